@@ -1,0 +1,69 @@
+// conv: which libraries of convolutions this build has, and which of them computes a given one.
+#include "backends/conv.hpp"
+
+#include <algorithm>
+
+namespace lockstep {
+
+std::string text(const ConvProblem& problem) {
+  return text_of(problem.r, "x", problem.s, " convolution of ", name_of(problem.dtype), " ", text(problem.input()), " to ", problem.k,
+                 " channels, stride ", problem.stride, ", pad ", problem.pad, problem.has_bias ? ", with bias" : "");
+}
+
+std::int64_t checked_batch(const ConvOp& op, const ConvArguments& a) {
+  const ConvProblem& problem = op.problem();
+  std::int64_t batch = -1;
+  const auto check = [&](const char* name, const Tensor& tensor, const Shape& shape, DType dtype) {
+    if (!tensor) return;
+    if (tensor.shape != shape || tensor.dtype != dtype)
+      fail_with(exit_internal, name, " is ", name_of(tensor.dtype), " ", text(tensor.shape), ", not ", name_of(dtype), " ", text(shape), ", in a ", text(problem));
+  };
+  const auto check_images = [&](const char* name, const Tensor& tensor, const Shape& shape) {
+    if (!tensor) return;
+    if (batch < 0) batch = tensor.shape.n;
+    check(name, tensor, shape.with_batch(batch), problem.dtype);
+  };
+  check_images("x", a.x, problem.input());
+  check_images("y", a.y, problem.output());
+  check_images("grad_x", a.grad_x, problem.input());
+  check_images("grad_y", a.grad_y, problem.output());
+  check("weight", a.weight, problem.weight(), problem.dtype);
+  check("bias", a.bias, vector_shape(problem.k), DType::f32);
+  check("grad_weight", a.grad_weight, problem.weight(), DType::f32);
+  check("grad_bias", a.grad_bias, vector_shape(problem.k), DType::f32);
+  if (batch > problem.n) fail_with(exit_internal, batch, " images are too many for a ", text(problem));
+  if (a.workspace.bytes() < op.workspace_bytes())
+    fail_with(exit_internal, "a workspace of ", a.workspace.bytes(), " bytes is too small for a ", text(problem), ", which needs ", op.workspace_bytes());
+  return batch < 0 ? 0 : batch;
+}
+
+std::span<const ConvBackend> conv_backends() {
+  static const ConvBackend backends[] = {
+#ifdef LOCKSTEP_HAS_CUDNN
+      cudnn_conv_backend(),
+#endif
+#ifdef LOCKSTEP_HAS_ONEDNN
+      onednn_conv_backend(),
+#endif
+      kokkos_conv_backend(),
+  };
+  return backends;
+}
+
+std::unique_ptr<ConvOp> make_conv(Device& device, const BackendConfig& config, const ConvProblem& problem) {
+  require(problem.p() >= 1 && problem.q() >= 1, "a ", text(problem), " has no output: the padded image is smaller than the kernel. Use larger images.");
+  std::vector<std::string> names = {"auto"};
+  std::string list;
+  for (const ConvBackend& backend : conv_backends()) {
+    if (config.conv == "auto" && backend.supports(problem)) return backend.make(device, problem);
+    if (config.conv == backend.name) {
+      require(backend.supports(problem), "backends.conv = \"", backend.name, "\" cannot compute a ", text(problem), ". Set it to \"auto\".");
+      return backend.make(device, problem);
+    }
+    names.push_back(backend.name);
+    list += (list.empty() ? "\"" : ", \"") + backend.name + "\"";
+  }
+  fail("backends.conv = \"", config.conv, "\": this build has ", list, ".", did_you_mean(config.conv, names), " Pick one of them, or \"auto\".");
+}
+
+}  // namespace lockstep

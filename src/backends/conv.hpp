@@ -1,0 +1,74 @@
+// conv: the contract of a convolution and the only place that chooses who computes it.
+// A linear layer is a 1x1 convolution on [n, 1, 1, c].  Weights are stored [k, r, s, c].
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/config.hpp"
+#include "tensor/device.hpp"
+#include "tensor/tensor.hpp"
+
+namespace lockstep {
+
+/// One convolution: x [n, h, w, c], weight [k, r, s, c], y [n, p, q, k].  Cross-correlation, zero padding, symmetric.
+struct ConvProblem {
+  std::int64_t n = 1, h = 1, w = 1, c = 1;
+  std::int64_t k = 1, r = 1, s = 1;
+  std::int64_t stride = 1, pad = 0;
+  DType dtype = DType::f32;                      // of x, y, weight and their gradients but grad_weight, which is f32
+  bool has_bias = false;                         // y += bias [k] (f32)
+  bool operator==(const ConvProblem&) const = default;
+  std::int64_t p() const { return (h + 2 * pad - r) / stride + 1; }
+  std::int64_t q() const { return (w + 2 * pad - s) / stride + 1; }
+  Shape input() const { return {n, h, w, c}; }
+  Shape output() const { return {n, p(), q(), k}; }
+  Shape weight() const { return {k, r, s, c}; }
+  std::int64_t terms() const { return r * s * c; }   // products in one output
+};
+std::string text(const ConvProblem& problem);
+
+/// Whether a gradient is written or added to what is there.
+enum class GradMode { skip, write, add };
+
+/// What a call reads and writes; unused tensors stay empty.  Batches may be smaller than the problem's n: x.shape.n decides.
+struct ConvArguments {
+  Tensor x, weight, bias, y;                     // forward reads x, weight, bias and writes y
+  Tensor grad_y, grad_x, grad_weight, grad_bias; // grad_weight and grad_bias: f32
+  GradMode mode = GradMode::write;               // of grad_x, or of grad_weight and grad_bias
+  Tensor workspace;                              // u8, at least workspace_bytes()
+};
+
+class ConvOp {
+ public:
+  virtual ~ConvOp() = default;
+  virtual const ConvProblem& problem() const = 0;
+  /// Largest scratch of the three calls for batches up to problem().n.
+  virtual std::size_t workspace_bytes() const = 0;
+  virtual void forward(Device& device, const ConvArguments& a) = 0;
+  virtual void grad_input(Device& device, const ConvArguments& a) = 0;    // grad_x from grad_y and weight; mode write or add
+  virtual void grad_weight(Device& device, const ConvArguments& a) = 0;   // grad_weight, grad_bias from x and grad_y; mode write or add
+};
+
+/// Images of a call, by its x or grad_x, or by its y or grad_y where those are empty.  Throws (internal) where a tensor does not fit the
+/// operator: another image shape or dtype, more images than it was made for, different batches, too little workspace.
+std::int64_t checked_batch(const ConvOp& op, const ConvArguments& a);
+
+/// A library this build has.
+struct ConvBackend {
+  std::string name;                                            // "kokkos", "onednn", "cudnn"
+  bool (*supports)(const ConvProblem&);
+  std::unique_ptr<ConvOp> (*make)(Device&, const ConvProblem&);
+};
+/// One a library; each lies in the library's own file, and conv.cpp lists those that this build has.
+ConvBackend kokkos_conv_backend();
+ConvBackend onednn_conv_backend();
+ConvBackend cudnn_conv_backend();
+/// In order of preference.
+std::span<const ConvBackend> conv_backends();
+/// The one that config asks for, or the first that supports the problem.  Error lists what this build has.
+std::unique_ptr<ConvOp> make_conv(Device& device, const BackendConfig& config, const ConvProblem& problem);
+
+}  // namespace lockstep

@@ -1,0 +1,81 @@
+// communicator: the ranks of a run.  One process a rank; communicator_mpi.cpp for CPU ranks, communicator_nccl.cpp beside it for GPUs.
+// Every call is collective unless it says otherwise.  CPU ranks sum in a fixed balanced tree over the rank index: equal ranks, equal bits.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tensor/device.hpp"
+#include "tensor/tensor.hpp"
+
+namespace lockstep {
+
+/// Owns MPI's lifetime.  One in main; tests have one too.
+class MpiSession {
+ public:
+  /// Initializes with MPI_THREAD_MULTIPLE (less: Error).  N singletons under srun: Error that says why.
+  MpiSession(int* argc, char*** argv);
+  ~MpiSession();  // finalizes, unless abort() ended the job
+  int rank() const;
+  int size() const;
+};
+
+/// "rank 0 of 8, node17": for messages; works before, during and after MPI.  Empty for a process that no launcher started, outside MPI.
+std::string rank_name();
+/// Ends all ranks with this exit code; does not return.  Not collective.  After an Error's message has been printed.
+[[noreturn]] void abort_all(int code);
+/// Host name of this process.
+std::string host_name();
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual int local_rank() const = 0;    // among the ranks of this host
+  virtual int local_size() const = 0;
+
+  /// Memory for gradients and exchanges, zeroed (symmetric or registered where a library wants that).
+  virtual Allocation allocate(Device& device, std::size_t bytes) = 0;
+  /// buffer = sum over ranks.  f32, device memory; queued on `stream` of the device; in place.
+  virtual void all_reduce_sum(Device& device, Tensor buffer, StreamId stream) = 0;
+  /// Whether all_reduce_sum may be part of a recording.
+  virtual bool is_recordable() const = 0;
+
+  // Host memory, over MPI.
+  virtual void broadcast(void* data, std::size_t bytes, int root) = 0;
+  virtual double sum(double value) = 0;
+  virtual void sum(std::span<double> values) = 0;                 // in place, in the fixed order
+  virtual void sum(std::span<std::int64_t> values) = 0;
+  virtual std::int64_t max(std::int64_t value) = 0;
+  virtual std::int64_t min(std::int64_t value) = 0;
+  virtual std::vector<std::string> gather(const std::string& text) = 0;          // rank order; empty on all but rank 0
+  virtual std::string broadcast(const std::string& text, int root) = 0;
+  virtual void barrier() = 0;
+
+  /// Agreement that costs nothing: start at one step boundary, finish at a later one; the result is the largest value of all ranks.
+  virtual void start_agree(int value) = 0;
+  virtual int finish_agree() = 0;
+
+  /// The ranks [k*group, (k+1)*group) that this rank is in; group = 0: all.  Error when it does not divide size().
+  virtual std::unique_ptr<Communicator> split(int group) = 0;
+
+  /// Every collective call raises *calls as it begins, and so do those of communicators split off later; nullptr ends that.  The watchdog
+  /// tells a rank that others wait for from those that wait by it.  Not collective.
+  virtual void count_calls(std::atomic<std::int64_t>* calls) = 0;
+};
+
+/// Over MPI_COMM_WORLD.
+std::unique_ptr<Communicator> make_communicator();
+
+/// The rank -> host -> threads table of the launch, one line a host; empty on all but rank 0.  threads: of this rank.
+std::string describe_ranks(Communicator& comm, int threads);
+
+/// Error on all ranks, naming the hosts and the first line that differs, unless every rank hands in the same text.  what: "the build", ...
+void require_same(Communicator& comm, const std::string& what, const std::string& text);
+
+}  // namespace lockstep

@@ -1,0 +1,242 @@
+#include "graph/executor.hpp"
+
+#include <algorithm>
+
+namespace lockstep {
+namespace {
+
+/// Where things live in the arena: offsets of values, of their gradients and of what layers save, by index.
+struct Layout {
+  std::vector<std::size_t> value, grad, saved;
+  std::size_t arena_bytes = 0;
+};
+
+/// Values and gradients that share memory have one root.
+struct Roots {
+  std::vector<int> value, grad;
+};
+
+int root_of(const std::vector<int>& roots, int v) {
+  while (roots[static_cast<std::size_t>(v)] != v) v = roots[static_cast<std::size_t>(v)];
+  return v;
+}
+
+std::size_t at(int i) { return static_cast<std::size_t>(i); }
+
+}  // namespace
+
+struct Executor::State {
+  State(Graph& g, Parameters& p, const Context& c) : graph(g), parameters(p), context(c) {}
+
+  Graph& graph;
+  Parameters& parameters;
+  Context context;
+  TaskList list;
+  std::vector<Needs> needs;
+  std::vector<int> slice_of;
+  Layout layout;
+  std::size_t workspace_bytes = 0;
+  Allocation arena, workspace, labels, step, metrics, predictions;
+
+  std::int64_t largest_batch() const { return graph.shape(0).n; }
+  std::vector<Shape> input_shapes(const Node& node) const {
+    std::vector<Shape> shapes;
+    for (const int in : node.in) shapes.push_back(graph.shape(in));
+    return shapes;
+  }
+  std::size_t value_bytes(int v) const { return static_cast<std::size_t>(graph.shape(v).size()) * size_of(context.dtype); }
+
+  Roots share_memory() const;
+  void plan();
+
+  Tensor in_arena(std::size_t offset, const Shape& shape, DType dtype) const {
+    return {static_cast<char*>(arena.data()) + offset, shape, dtype};
+  }
+  Tensor value(int v, std::int64_t count) const { return in_arena(layout.value[at(v)], graph.shape(v).with_batch(count), context.dtype); }
+  Tensor grad(int v, std::int64_t count) const { return in_arena(layout.grad[at(v)], graph.shape(v).with_batch(count), context.dtype); }
+  Tensor saved(int node) const { return in_arena(layout.saved[at(node)], vector_shape(static_cast<std::int64_t>(needs[at(node)].saved_bytes)), DType::u8); }
+  Tensor scratch() const { return {workspace.data(), vector_shape(static_cast<std::int64_t>(workspace.bytes())), DType::u8}; }
+  Tensor label_tensor(std::int64_t count) const { return {labels.data(), {count, 1, 1, 1}, DType::i32}; }
+  float* nonfinite_losses() const { return parameters.memory().grad.as<float>() + parameters.elements(); }
+
+  /// Tensors of one node's call.
+  struct Operands {
+    std::vector<Tensor> in, weights, grad_weights, buffers;
+  };
+  Operands operands(const Node& node, std::int64_t count, Mode mode) const;
+  void forward(int index, std::int64_t count, Mode mode) const;
+  void backward(const Task& task, std::int64_t count, GradMode weight_mode) const;
+};
+
+/// An output lies over its input, or a gradient over the one it came from, where the layer allows it and nobody else needs the old contents.
+Roots Executor::State::share_memory() const {
+  const auto nodes = graph.nodes();
+  Roots roots;
+  for (int v = 0; v < graph.value_count(); ++v) roots.value.push_back(v), roots.grad.push_back(v);
+  std::vector<int> consumers(roots.value.size(), 0), producer(roots.value.size(), -1);
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    producer[at(nodes[i].out)] = static_cast<int>(i);
+    for (const int in : nodes[i].in) ++consumers[at(in)];
+  }
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    const int in = nodes[i].in[0];
+    const bool equal_size = graph.shape(in) == graph.shape(nodes[i].out);
+    const bool is_kept = producer[at(in)] < 0 || needs[at(producer[at(in)])].keeps_output || needs[i].keeps_input;
+    if (needs[i].output_over_input && equal_size && consumers[at(in)] == 1 && !is_kept) roots.value[at(nodes[i].out)] = in;
+  }
+  for (const Task& task : list.tasks) {
+    if (task.kind != TaskKind::backward_input) continue;
+    const Node& node = nodes[at(task.node)];
+    if (needs[at(task.node)].grad_over_grad && task.grad_modes[0] == GradMode::write && graph.shape(node.in[0]) == graph.shape(node.out) &&
+        task.node + 1 < static_cast<int>(nodes.size()))
+      roots.grad[at(node.in[0])] = node.out;
+  }
+  return roots;
+}
+
+void Executor::State::plan() {
+  const auto nodes = graph.nodes();
+  const Roots roots = share_memory();
+  const auto values = at(graph.value_count());
+  std::vector<Lifetime> times(2 * values + nodes.size(), Lifetime{0, -1, -1});
+  const auto touch = [&](std::size_t tensor, std::size_t bytes, int task) {
+    Lifetime& t = times[tensor];
+    t.bytes = std::max(t.bytes, bytes);
+    t.first = t.first < 0 ? task : std::min(t.first, task);
+    t.last = std::max(t.last, task);
+  };
+  const auto touch_value = [&](int v, int task) { touch(at(root_of(roots.value, v)), value_bytes(v), task); };
+  const auto touch_grad = [&](int v, int task) { touch(values + at(root_of(roots.grad, v)), value_bytes(v), task); };
+  const auto touch_saved = [&](int node, int task) { touch(2 * values + at(node), needs[at(node)].saved_bytes, task); };
+
+  touch_value(0, 0);
+  for (std::size_t t = 0; t < list.tasks.size(); ++t) {
+    const Task& task = list.tasks[t];
+    const int now = static_cast<int>(t);
+    if (task.kind == TaskKind::all_reduce) continue;
+    const Node& node = nodes[at(task.node)];
+    const Needs& need = needs[at(task.node)];
+    touch_saved(task.node, now);
+    if (task.kind == TaskKind::forward) {
+      for (const int in : node.in) touch_value(in, now);
+      touch_value(node.out, now);
+      continue;
+    }
+    if (need.keeps_input)
+      for (const int in : node.in) touch_value(in, now);
+    if (need.keeps_output) touch_value(node.out, now);
+    if (task.node + 1 < static_cast<int>(nodes.size())) touch_grad(node.out, now);
+    for (std::size_t i = 0; i < task.grad_modes.size(); ++i)
+      if (task.grad_modes[i] != GradMode::skip) touch_grad(node.in[i], now);
+  }
+  const Plan plan = plan_memory(times);
+  layout.value.resize(values), layout.grad.resize(values), layout.saved.resize(nodes.size());
+  for (int v = 0; v < graph.value_count(); ++v) {
+    layout.value[at(v)] = plan.offsets[at(root_of(roots.value, v))];
+    layout.grad[at(v)] = plan.offsets[values + at(root_of(roots.grad, v))];
+  }
+  for (std::size_t i = 0; i < nodes.size(); ++i) layout.saved[i] = plan.offsets[2 * values + i];
+  layout.arena_bytes = plan.arena_bytes;
+}
+
+Executor::State::Operands Executor::State::operands(const Node& node, std::int64_t count, Mode mode) const {
+  Operands o;
+  for (const int in : node.in) o.in.push_back(value(in, count));
+  for (int p = 0; p < node.parameter_count; ++p) {
+    const int slice = slice_of[at(node.first_parameter + p)];
+    o.weights.push_back(parameters.weight(slice));
+    o.grad_weights.push_back(parameters.slices()[at(slice)].is_frozen ? Tensor{} : parameters.grad(slice));
+  }
+  for (int b = 0; b < node.buffer_count; ++b)
+    o.buffers.push_back(mode == Mode::training ? parameters.candidate(node.first_buffer + b) : parameters.running(node.first_buffer + b));
+  return o;
+}
+
+void Executor::State::forward(int index, std::int64_t count, Mode mode) const {
+  const Node& node = graph.nodes()[at(index)];
+  const Operands o = operands(node, count, mode);
+  node.layer->forward({.device = context.device, .mode = mode, .in = o.in, .out = value(node.out, count), .weights = o.weights, .buffers = o.buffers,
+                       .saved = saved(index), .workspace = scratch(), .labels = label_tensor(count),
+                       .step = static_cast<const StepState*>(step.data()), .metrics = static_cast<MetricSums*>(metrics.data()),
+                       .nonfinite_losses = nonfinite_losses(),
+                       .predictions = mode == Mode::evaluation ? static_cast<std::int32_t*>(predictions.data()) : nullptr,
+                       .exchange = context.exchange});
+}
+
+void Executor::State::backward(const Task& task, std::int64_t count, GradMode weight_mode) const {
+  const Node& node = graph.nodes()[at(task.node)];
+  const Operands o = operands(node, count, Mode::training);
+  std::vector<GradIn> grad_in;
+  for (std::size_t i = 0; i < task.grad_modes.size(); ++i)
+    grad_in.push_back({task.grad_modes[i] == GradMode::skip ? Tensor{} : grad(node.in[i], count), task.grad_modes[i]});
+  const bool is_loss = task.node + 1 == static_cast<int>(graph.nodes().size());
+  const Backward b{.device = context.device, .in = o.in, .out = value(node.out, count), .grad_out = is_loss ? Tensor{} : grad(node.out, count),
+                   .grad_in = grad_in, .weights = o.weights, .grad_weights = o.grad_weights, .weight_mode = weight_mode, .buffers = o.buffers,
+                   .saved = saved(task.node), .workspace = scratch(), .labels = label_tensor(count),
+                   .step = static_cast<const StepState*>(step.data()), .exchange = context.exchange};
+  task.kind == TaskKind::backward_input ? node.layer->backward_input(b) : node.layer->backward_weight(b);
+}
+
+Executor::Executor(Graph& graph, Parameters& parameters, const Context& context) : state_(std::make_unique<State>(graph, parameters, context)) {
+  State& s = *state_;
+  for (Node& node : graph.nodes()) {
+    const std::vector<Shape> shapes = s.input_shapes(node);
+    if (!context.device.plans_only()) node.layer->prepare(context.device, context.backends, context.dtype, shapes);
+    s.needs.push_back(node.layer->needs(context.dtype, shapes));
+    s.workspace_bytes = std::max(s.workspace_bytes, s.needs.back().workspace_bytes);
+  }
+  s.slice_of = slices_by_ordinal(parameters);
+  s.list = training_tasks(graph, parameters, context.bucket_bytes);
+  s.plan();
+}
+Executor::~Executor() = default;
+
+MemoryPlan Executor::memory() const { return {state_->layout.arena_bytes, state_->workspace_bytes}; }
+
+void Executor::allocate() {
+  State& s = *state_;
+  const auto images = static_cast<std::size_t>(s.largest_batch());
+  s.arena = s.context.device.allocate(s.layout.arena_bytes);
+  s.workspace = s.context.device.allocate(s.workspace_bytes);
+  s.labels = s.context.device.allocate(images * sizeof(std::int32_t));
+  s.predictions = s.context.device.allocate(images * sizeof(std::int32_t));
+  s.step = s.context.device.allocate(sizeof(StepState));
+  s.metrics = s.context.device.allocate(sizeof(MetricSums));
+}
+
+Tensor Executor::input() const { return state_->value(0, state_->largest_batch()); }
+Tensor Executor::labels() const { return state_->label_tensor(state_->largest_batch()); }
+Tensor Executor::logits(std::int64_t count) const { return state_->value(state_->graph.nodes().back().in[0], count); }
+StepState* Executor::step_state() const { return static_cast<StepState*>(state_->step.data()); }
+MetricSums* Executor::metrics() const { return static_cast<MetricSums*>(state_->metrics.data()); }
+std::int32_t* Executor::predictions() const { return static_cast<std::int32_t*>(state_->predictions.data()); }
+const TaskList& Executor::tasks() const { return state_->list; }
+
+void Executor::enqueue_training(std::int64_t count, bool is_first, bool is_last) {
+  const State& s = *state_;
+  Device& device = s.context.device;
+  const GradMode weight_mode = is_first ? GradMode::write : GradMode::add;
+  if (is_first) device.zero(s.nonfinite_losses(), sizeof(float));
+  if (is_first && count == 0) device.zero(s.parameters.memory().grad.data, s.parameters.memory().grad.bytes());
+  for (const Task& task : s.list.tasks) {
+    if (task.kind == TaskKind::all_reduce) {
+      if (!is_last || s.context.comm.size() == 1) continue;
+      const Bucket& bucket = s.list.buckets[at(task.bucket)];
+      device.join(task.stream, StreamId::compute);
+      s.context.comm.all_reduce_sum(device, {s.parameters.memory().grad.as<float>() + bucket.begin, vector_shape(bucket.end - bucket.begin), DType::f32},
+                                    task.stream);
+      continue;
+    }
+    // Without images only the collectives are left: batch norm's sums, of nothing, and the all-reduce above.
+    if (count == 0 && !s.graph.nodes()[at(task.node)].layer->is_normalization()) continue;
+    task.kind == TaskKind::forward ? s.forward(task.node, count, Mode::training) : s.backward(task, count, weight_mode);
+  }
+  device.join(StreamId::compute, StreamId::comm);
+}
+
+void Executor::enqueue_evaluation(std::int64_t count) {
+  if (count == 0) return;
+  for (std::size_t i = 0; i < state_->graph.nodes().size(); ++i) state_->forward(static_cast<int>(i), count, Mode::evaluation);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,53 @@
+// executor: enqueues a task list on the device's streams.  Knows neither recording nor optimizer.
+// In: a graph, parameters, a communicator.  Owns the arena that holds activations, gradients of activations and scratch.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "comm/communicator.hpp"
+#include "graph/graph.hpp"
+#include "graph/planner.hpp"
+#include "graph/tasks.hpp"
+
+namespace lockstep {
+
+/// Memory by use, before anything is allocated.
+struct MemoryPlan {
+  std::size_t arena = 0, workspace = 0;
+};
+
+class Executor {
+ public:
+  struct Context {
+    Device& device;
+    const BackendConfig& backends;
+    Communicator& comm;                  // gradients
+    Exchange* exchange;                  // batch norm; null: local
+    DType dtype;
+    std::int64_t bucket_bytes;
+  };
+  /// Prepares the layers (on a device that is there) and plans; allocates nothing until allocate().
+  Executor(Graph& graph, Parameters& parameters, const Context& context);
+  ~Executor();
+  MemoryPlan memory() const;
+  void allocate();
+
+  Tensor input() const;                  // compute type [largest batch, h, w, c]; filled by augment
+  Tensor labels() const;                 // i32 [largest batch]
+  Tensor logits(std::int64_t count) const;  // what the loss read, after an evaluation
+  StepState* step_state() const;         // device memory
+  MetricSums* metrics() const;           // device memory
+  std::int32_t* predictions() const;     // device memory [largest batch]
+
+  /// Forward and backward of `count` local images (0: collectives alone).  is_first: gradients are written, else added;
+  /// is_last: gradients are summed over the ranks.
+  void enqueue_training(std::int64_t count, bool is_first, bool is_last);
+  void enqueue_evaluation(std::int64_t count);
+  const TaskList& tasks() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,168 @@
+// batch_norm_kernels: the passes over memory that batch norm is made of.  Forward: sum, finish, apply.  Backward: sum, finish, apply.
+// Each array is read once a pass; a pass over a chunk of rows leaves partial sums, a small kernel adds the chunks in order, in f64.
+#pragma once
+#include "graph/graph.hpp"
+#include "layers/lanes.hpp"
+
+namespace lockstep {
+
+/// Where the relu's zeros are known from in backward.
+enum class Mask {
+  none,       // there is no relu, or grad_out has its zeros already
+  recompute,  // the sign of the normalized x: costs no memory traffic
+  output,     // the sign of y
+};
+
+/// Per-channel vectors of one call, f32 [c].
+struct BatchNormVectors {
+  const float *mean, *inv_std, *weight, *bias;
+};
+
+/// Numbers that travel between ranks: [sums of x - K; sums of squares; count % 4096; count / 4096].  Both parts stay exact in f32.
+inline constexpr int count_parts = 2;
+inline constexpr float count_base = 4096;
+
+/// Chunks: 32 KiB of a 16-channel block's lines, at least 64 rows, so that partial sums are few beside x; at most 1024.
+inline constexpr std::int64_t least_rows = 64, most_chunks = 1024;
+inline std::int64_t statistics_rows(std::int64_t c) { return c < 128 ? 8192 / (c < 16 ? 16 : c) : least_rows; }
+inline Cut cut_statistics(const Shape& x) {
+  const std::int64_t rows = x.n * x.h * x.w, spread = (rows + most_chunks - 1) / most_chunks, each = statistics_rows(x.c);
+  return cut_rows(x, each < spread ? spread : each);
+}
+/// At least cut_statistics(x).chunks() for this and every smaller batch.
+inline std::int64_t chunk_bound(const Shape& x) {
+  const std::int64_t chunks = cut_rows(x, statistics_rows(x.c)).chunks();
+  return chunks < most_chunks ? chunks : most_chunks;
+}
+
+/// Rows summed one after another before they join the chunk's sum: rounding errors grow with 64 + rows / 64 instead of rows.
+inline constexpr std::int64_t short_run = 64;
+
+/// Sums of two things over a chunk of rows.
+template <int width>
+struct TwoSums {
+  Lanes<width> first = fill<width>(0), second = fill<width>(0);
+  LOCKSTEP_FUNCTION void add(const Lanes<width>& a, const Lanes<width>& b) { first = first + a, second = second + b; }
+  LOCKSTEP_FUNCTION void store_partial(float* partial, std::int64_t chunk, std::int64_t channel, std::int64_t c) const {
+    store(partial + chunk * 2 * c + channel, first);
+    store(partial + chunk * 2 * c + c + channel, second);
+  }
+};
+
+/// The affine map of one block of channels: (x - mean) * scale + bias.
+template <int width>
+struct BlockVectors {
+  Lanes<width> mean, scale, bias;
+  LOCKSTEP_FUNCTION BlockVectors(const BatchNormVectors& v, std::int64_t channel)
+      : mean(load<width>(v.mean + channel)), scale(load<width>(v.inv_std + channel) * load<width>(v.weight + channel)), bias(load<width>(v.bias + channel)) {}
+};
+
+/// partial [chunks, 2, c] = sums of x - center and of its square.
+template <class T>
+struct BatchNormSum {
+  const T* x;
+  const float* center;
+  float* partial;
+  std::int64_t c;
+
+  template <int width>
+  LOCKSTEP_FUNCTION void run(std::int64_t begin, std::int64_t end, std::int64_t chunk, std::int64_t channel) const {
+    const Lanes<width> k = load<width>(center + channel);
+    TwoSums<width> total;
+    for (std::int64_t row = begin; row < end;) {
+      TwoSums<width> sum;
+      const std::int64_t stop = row + short_run < end ? row + short_run : end;
+      for (; row < stop; ++row) {
+        const Lanes<width> v = load<width>(x + row * c + channel) - k;
+        sum.add(v, v * v);
+      }
+      total.add(sum.first, sum.second);
+    }
+    total.store_partial(partial, chunk, channel, c);
+  }
+};
+
+/// y = (x - mean) * inv_std * weight + bias (+ residual) (relu).  A NaN stays one.
+template <class T, bool has_residual, bool has_relu>
+struct BatchNormApply {
+  const T *x, *residual;
+  T* y;
+  BatchNormVectors vectors;
+  std::int64_t c;
+
+  template <int width>
+  LOCKSTEP_FUNCTION void run(std::int64_t begin, std::int64_t end, std::int64_t, std::int64_t channel) const {
+    const BlockVectors<width> v(vectors, channel);
+    for (std::int64_t row = begin; row < end; ++row) {
+      const std::int64_t at = row * c + channel;
+      Lanes<width> z = (load<width>(x + at) - v.mean) * v.scale + v.bias;
+      if (has_residual) z = z + load<width>(residual + at);
+      if (has_relu) z = positive_part(z);
+      store(y + at, z);
+    }
+  }
+};
+
+/// grad_out of one row under the relu's mask.
+template <Mask mask, int width, class T>
+LOCKSTEP_FUNCTION Lanes<width> masked(const T* grad_out, const T* y, const Lanes<width>& centered, const BlockVectors<width>& v) {
+  const Lanes<width> g = load<width>(grad_out);
+  if (mask == Mask::output) return where_positive(load<width>(y), g);
+  if (mask == Mask::recompute) return where_positive(centered * v.scale + v.bias, g);
+  return g;
+}
+
+/// partial [chunks, 2, c] = sums of g and of g * (x - mean), where g is grad_out under the relu's mask; residual_grad = g or += g.
+template <class T, Mask mask>
+struct BatchNormGradSum {
+  const T *x, *y, *grad_out;
+  T* residual_grad;                      // null: not wanted
+  bool adds_residual;
+  BatchNormVectors vectors;
+  float* partial;
+  std::int64_t c;
+
+  template <int width>
+  LOCKSTEP_FUNCTION void run(std::int64_t begin, std::int64_t end, std::int64_t chunk, std::int64_t channel) const {
+    const BlockVectors<width> v(vectors, channel);
+    TwoSums<width> total;
+    for (std::int64_t row = begin; row < end;) {
+      TwoSums<width> sum;
+      const std::int64_t stop = row + short_run < end ? row + short_run : end;
+      for (; row < stop; ++row) {
+        const std::int64_t at = row * c + channel;
+        const Lanes<width> centered = load<width>(x + at) - v.mean, g = masked<mask>(grad_out + at, y + at, centered, v);
+        sum.add(g, g * centered);
+        if (residual_grad) store(residual_grad + at, adds_residual ? load<width>(residual_grad + at) + g : g);
+      }
+      total.add(sum.first, sum.second);
+    }
+    total.store_partial(partial, chunk, channel, c);
+  }
+};
+
+/// grad_x = weight * inv_std * (g - mean_grad - xhat * mean_grad_xhat), or += that.  Means over the group; null: statistics are constants.
+template <class T, Mask mask>
+struct BatchNormGradApply {
+  const T *x, *y, *grad_out;
+  T* grad_x;
+  bool adds;
+  BatchNormVectors vectors;
+  const float *mean_grad, *mean_grad_xhat;
+  std::int64_t c;
+
+  template <int width>
+  LOCKSTEP_FUNCTION void run(std::int64_t begin, std::int64_t end, std::int64_t, std::int64_t channel) const {
+    const BlockVectors<width> v(vectors, channel);
+    const Lanes<width> constant = mean_grad ? load<width>(mean_grad + channel) : fill<width>(0);
+    const Lanes<width> slope = mean_grad ? load<width>(mean_grad_xhat + channel) * load<width>(vectors.inv_std + channel) : fill<width>(0);
+    for (std::int64_t row = begin; row < end; ++row) {
+      const std::int64_t at = row * c + channel;
+      const Lanes<width> centered = load<width>(x + at) - v.mean, g = masked<mask>(grad_out + at, y + at, centered, v);
+      const Lanes<width> d = (g - constant - centered * slope) * v.scale;
+      store(grad_x + at, adds ? load<width>(grad_x + at) + d : d);
+    }
+  }
+};
+
+}  // namespace lockstep

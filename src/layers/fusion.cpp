@@ -1,0 +1,51 @@
+#include "layers/fusion.hpp"
+
+#include "layers/batch_norm.hpp"
+
+namespace lockstep {
+namespace {
+
+/// The one node that reads a value; -1 when none or several do.
+std::vector<int> only_readers(const Graph& graph) {
+  std::vector<int> reader(static_cast<std::size_t>(graph.value_count()), -1), readings(reader.size(), 0);
+  const auto nodes = graph.nodes();
+  for (std::size_t i = 0; i < nodes.size(); ++i)
+    for (const int value : nodes[i].in) reader[static_cast<std::size_t>(value)] = static_cast<int>(i), ++readings[static_cast<std::size_t>(value)];
+  for (std::size_t v = 0; v < reader.size(); ++v)
+    if (readings[v] != 1) reader[v] = -1;
+  return reader;
+}
+
+}  // namespace
+
+void fuse(Graph& graph) {
+  const std::vector<int> reader = only_readers(graph);
+  std::vector<Node> nodes = graph.take_nodes();
+  const auto next = [&](const Node& node, const char* kind) -> Node* {   // what alone reads the node's output, if it is of that kind
+    const int at = reader[static_cast<std::size_t>(node.out)];
+    if (at < 0) return nullptr;
+    Node& reads = nodes[static_cast<std::size_t>(at)];
+    return reads.layer && reads.layer->kind() == kind ? &reads : nullptr;
+  };
+  for (Node& node : nodes) {
+    auto* norm = dynamic_cast<BatchNorm*>(node.layer.get());
+    if (!norm || norm->kind() != "batch_norm") continue;
+    Node* sum = next(node, "add");
+    if (sum && (sum->in[0] == node.in[0] || sum->in[1] == node.in[0])) sum = nullptr;   // both gradients would land in one tensor
+    Node* const last = next(sum ? *sum : node, "relu");
+    if (!sum && !last) continue;
+    if (sum) {
+      node.in.push_back(sum->in[0] == node.out ? sum->in[1] : sum->in[0]);
+      norm->fuse_add();
+      sum->layer.reset();
+    }
+    if (last) norm->fuse_relu();
+    Node& place = last ? *last : *sum;   // there all inputs exist
+    node.out = place.out;
+    place = std::move(node);             // leaves a node without a layer, as sum is
+  }
+  std::erase_if(nodes, [](const Node& node) { return !node.layer; });
+  graph.set_nodes(std::move(nodes));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,215 @@
+// pointwise: layers whose output element depends on one element of each input: relu, add, dropout, and the option A shortcut.
+#include "base/random.hpp"
+#include "layers/layers.hpp"
+#include "tensor/views.hpp"
+
+namespace lockstep {
+
+/// y = max(x, 0); a NaN stays one.  All [any], equal.  y may be x.
+template <class T>
+void relu_forward(const Device& device, Tensor in, Tensor out) {
+  const auto x = flat<T>(in), y = flat<T>(out);
+  Kokkos::parallel_for("relu.forward", range(device, in.size()), KOKKOS_LAMBDA(std::int64_t i) {
+    y(i) = 0.f > static_cast<float>(x(i)) ? T(0.f) : x(i);
+  });
+}
+
+/// grad_in = or += grad_out where y > 0 (or is NaN), else 0.  All [any], equal.  grad_in may be grad_out.
+template <class T>
+void relu_backward(const Device& device, Tensor out, Tensor grad_out, Tensor grad_in, bool adds) {
+  const auto y = flat<T>(out), dy = flat<T>(grad_out), dx = flat<T>(grad_in);
+  Kokkos::parallel_for("relu.backward", range(device, out.size()), KOKKOS_LAMBDA(std::int64_t i) {
+    const T g = static_cast<float>(y(i)) <= 0.f ? T(0.f) : dy(i);
+    dx(i) = adds ? T(static_cast<float>(dx(i)) + static_cast<float>(g)) : g;
+  });
+}
+
+/// y = a + b.  All [any], equal; y may be a or b.
+template <class T>
+void add_forward(const Device& device, Tensor in_a, Tensor in_b, Tensor out) {
+  const auto a = flat<T>(in_a), b = flat<T>(in_b), y = flat<T>(out);
+  Kokkos::parallel_for("add.forward", range(device, out.size()), KOKKOS_LAMBDA(std::int64_t i) {
+    y(i) = T(static_cast<float>(a(i)) + static_cast<float>(b(i)));
+  });
+}
+
+/// What dropout's kernel needs beside its tensors.  Four neighbouring elements of the global batch share one Philox block.
+struct DropoutNumbers {
+  const StepState* step;
+  std::int64_t image_size;
+  float p;
+  std::uint32_t index;
+};
+
+/// y = x / (1 - p) where a number of the element's own is >= p, else 0; or y += that.  All [n, h, w, c], equal; y may be x.
+/// The number depends on the element's place in the global batch: not on ranks, micro-batches or threads.
+template <class T>
+void dropout_apply(const Device& device, Tensor in, Tensor out, DropoutNumbers numbers, bool adds) {
+  const std::int64_t size = in.size();
+  const auto x = flat<T>(in), y = flat<T>(out);
+  Kokkos::parallel_for("dropout", range(device, size == 0 ? 0 : size / 4 + 2), KOKKOS_LAMBDA(std::int64_t item) {
+    const StepState& step = *numbers.step;
+    const std::int64_t first = step.first_sample * numbers.image_size, quad = first / 4 + item;
+    const Uniform4 u = uniform4(static_cast<std::uint64_t>(step.seed), Purpose::dropout, static_cast<std::uint64_t>(step.step),
+                                static_cast<std::uint64_t>(quad), numbers.index);
+    for (int lane = 0; lane < 4; ++lane) {
+      const std::int64_t i = 4 * quad + lane - first;
+      if (i < 0 || i >= size) continue;
+      const float kept = u[lane] >= numbers.p ? static_cast<float>(x(i)) / (1 - numbers.p) : 0.f;
+      y(i) = T(adds ? static_cast<float>(y(i)) + kept : kept);
+    }
+  });
+}
+
+/// y[n, p, q, before + k] = x[n, stride p, stride q, k]; the other channels are 0.
+template <class T>
+void subsample_pad_forward(const Device& device, Tensor in, Tensor out, std::int64_t stride, std::int64_t before) {
+  const Shape xs = in.shape, ys = out.shape;
+  const T* x = in.as<T>();
+  T* y = out.as<T>();
+  Kokkos::parallel_for("subsample_pad.forward", range(device, ys.n * ys.h * ys.w), KOKKOS_LAMBDA(std::int64_t pixel) {
+    const std::int64_t q = pixel % ys.w, row = pixel / ys.w, p = row % ys.h, n = row / ys.h;
+    const T* from = x + ((n * xs.h + p * stride) * xs.w + q * stride) * xs.c;
+    T* to = y + pixel * ys.c;
+    for (std::int64_t k = 0; k < before; ++k) to[k] = T(0.f);
+    for (std::int64_t k = 0; k < xs.c; ++k) to[before + k] = from[k];
+    for (std::int64_t k = before + xs.c; k < ys.c; ++k) to[k] = T(0.f);
+  });
+}
+
+/// Its transpose; grad_x = or +=.
+template <class T>
+void subsample_pad_backward(const Device& device, Tensor grad_out, Tensor grad_in, std::int64_t stride, std::int64_t before, bool adds) {
+  const Shape xs = grad_in.shape, ys = grad_out.shape;
+  const T* dy = grad_out.as<T>();
+  T* dx = grad_in.as<T>();
+  Kokkos::parallel_for("subsample_pad.backward", range(device, xs.n * xs.h * xs.w), KOKKOS_LAMBDA(std::int64_t pixel) {
+    const std::int64_t w = pixel % xs.w, row = pixel / xs.w, h = row % xs.h, n = row / xs.h;
+    const bool was_taken = h % stride == 0 && w % stride == 0;
+    T* to = dx + pixel * xs.c;
+    if (was_taken) {
+      const T* from = dy + ((n * ys.h + h / stride) * ys.w + w / stride) * ys.c + before;
+      for (std::int64_t k = 0; k < xs.c; ++k) to[k] = adds ? T(static_cast<float>(to[k]) + static_cast<float>(from[k])) : from[k];
+    } else if (!adds) {
+      for (std::int64_t k = 0; k < xs.c; ++k) to[k] = T(0.f);
+    }
+  });
+}
+
+namespace {
+
+/// to = or += from; nothing to do when both are one array and mode is write.
+void pass_on(const Backward& b, const GradIn& to) {
+  if (to.mode == GradMode::write && to.tensor.data != b.grad_out.data) b.device.copy(to.tensor.data, b.grad_out.data, b.grad_out.bytes());
+  if (to.mode == GradMode::add) dispatch(b.grad_out.dtype, [&]<class T>(T) { add_forward<T>(b.device, to.tensor, b.grad_out, to.tensor); });
+}
+
+/// relu: y = max(x, 0).  x, y: [n, h, w, c] of f32 | f16 | bf16.  Keeps y, so y may lie over x.
+class Relu final : public Layer {
+ public:
+  std::string kind() const override { return "relu"; }
+  Shape output(Shapes in) const override { return in[0]; }
+  Needs needs(DType, Shapes) const override { return {.keeps_output = true, .output_over_input = true, .grad_over_grad = true}; }
+  void forward(const Forward& f) override {
+    dispatch(f.out.dtype, [&]<class T>(T) { relu_forward<T>(f.device, f.in[0], f.out); });
+  }
+  void backward_input(const Backward& b) override {
+    const GradIn& to = b.grad_in[0];
+    if (to.mode == GradMode::skip) return;
+    dispatch(b.out.dtype, [&]<class T>(T) { relu_backward<T>(b.device, b.out, b.grad_out, to.tensor, to.mode == GradMode::add); });
+  }
+};
+
+/// add: y = a + b.  Keeps nothing.
+class Add final : public Layer {
+ public:
+  std::string kind() const override { return "add"; }
+  Shape output(Shapes in) const override {
+    require(in[0] == in[1], "add: ", text(in[0]), " and ", text(in[1]), " differ");
+    return in[0];
+  }
+  Needs needs(DType, Shapes) const override { return {.output_over_input = true, .grad_over_grad = true}; }
+  void forward(const Forward& f) override {
+    dispatch(f.out.dtype, [&]<class T>(T) { add_forward<T>(f.device, f.in[0], f.in[1], f.out); });
+  }
+  void backward_input(const Backward& b) override {
+    for (const GradIn& to : b.grad_in) pass_on(b, to);
+  }
+};
+
+/// dropout: keeps nothing; backward draws the same numbers again.
+class Dropout final : public Layer {
+ public:
+  Dropout(double p, int index) : p_(static_cast<float>(p)), index_(static_cast<std::uint32_t>(index)) {
+    require(p >= 0 && p < 1, "dropout: p = ", p, " must be at least 0 and below 1");
+  }
+  std::string kind() const override { return "dropout"; }
+  Shape output(Shapes in) const override { return in[0]; }
+  Needs needs(DType, Shapes) const override { return {.output_over_input = true, .grad_over_grad = true}; }
+  void forward(const Forward& f) override {
+    if (f.mode == Mode::evaluation) {
+      if (f.out.data != f.in[0].data) f.device.copy(f.out.data, f.in[0].data, f.out.bytes());
+      return;
+    }
+    dispatch(f.out.dtype, [&]<class T>(T) { dropout_apply<T>(f.device, f.in[0], f.out, numbers(f.step, f.out), false); });
+  }
+  void backward_input(const Backward& b) override {
+    const GradIn& to = b.grad_in[0];
+    if (to.mode == GradMode::skip) return;
+    dispatch(b.grad_out.dtype, [&]<class T>(T) {
+      dropout_apply<T>(b.device, b.grad_out, to.tensor, numbers(b.step, b.grad_out), to.mode == GradMode::add);
+    });
+  }
+
+ private:
+  DropoutNumbers numbers(const StepState* step, const Tensor& t) const { return {step, t.shape.image_size(), p_, index_}; }
+  float p_;
+  std::uint32_t index_;
+};
+
+/// Option A shortcut.  Keeps nothing.
+class SubsamplePad final : public Layer {
+ public:
+  SubsamplePad(std::int64_t stride, std::int64_t channels) : stride_(stride), channels_(channels) {}
+  std::string kind() const override { return "subsample_pad"; }
+  Shape output(Shapes in) const override {
+    require(channels_ >= in[0].c && stride_ >= 1, "subsample_pad: cannot take ", in[0].c, " channels to ", channels_, " by stride ", stride_);
+    return {in[0].n, (in[0].h + stride_ - 1) / stride_, (in[0].w + stride_ - 1) / stride_, channels_};
+  }
+  Needs needs(DType, Shapes) const override { return {}; }
+  void forward(const Forward& f) override {
+    dispatch(f.out.dtype, [&]<class T>(T) { subsample_pad_forward<T>(f.device, f.in[0], f.out, stride_, before(f.in[0].shape)); });
+  }
+  void backward_input(const Backward& b) override {
+    const GradIn& to = b.grad_in[0];
+    if (to.mode == GradMode::skip) return;
+    dispatch(b.grad_out.dtype, [&]<class T>(T) {
+      subsample_pad_backward<T>(b.device, b.grad_out, to.tensor, stride_, before(to.tensor.shape), to.mode == GradMode::add);
+    });
+  }
+
+ private:
+  std::int64_t before(const Shape& in) const { return (channels_ - in.c) / 2; }
+  std::int64_t stride_, channels_;
+};
+
+}  // namespace
+
+Value relu(Value x) {
+  const Value in[] = {x};
+  return x.graph().append<Relu>(in, "");
+}
+Value add(Value a, Value b) {
+  const Value in[] = {a, b};
+  return a.graph().append<Add>(in, "");
+}
+Value dropout(Value x, double p, int index) {
+  const Value in[] = {x};
+  return x.graph().append<Dropout>(in, "", p, index);
+}
+Value subsample_pad(Value x, std::int64_t stride, std::int64_t channels) {
+  const Value in[] = {x};
+  return x.graph().append<SubsamplePad>(in, "", stride, channels);
+}
+
+}  // namespace lockstep

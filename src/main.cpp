@@ -1,0 +1,144 @@
+// lockstep COMMAND ARGUMENTS... [section.key=value ...]
+// Owns the lifetime of MPI and Kokkos, and turns errors into one line and an exit code.
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <iostream>
+#include <optional>
+
+#include "base/build_info.hpp"
+#include "base/error.hpp"
+#include "comm/communicator.hpp"
+#include "tensor/device.hpp"
+#include "train/commands/commands.hpp"
+
+namespace {
+
+using namespace lockstep;
+
+struct Command {
+  const char* name;
+  const char* argument;                  // what must be given
+  const char* summary;
+  int (*alone)(const Invocation&);       // one process without MPI, or
+  int (*ranks)(const Invocation&, Communicator&, Device&);
+  bool needs_device;
+};
+
+constexpr Command commands[] = {
+    {"train", "INPUT.toml", "train a network; goes on where the run was stopped", nullptr, run_train, true},
+    {"eval", "INPUT.toml", "evaluate the run's best checkpoint, or eval.checkpoint=PATH", nullptr, run_eval, true},
+    {"check", "INPUT.toml", "say what a job would do and need, before it is queued (run.ranks=N)", nullptr, run_check, false},
+    {"bench", "INPUT.toml", "time a training step on synthetic images, or reading with bench.io=true", nullptr, run_bench, true},
+    {"inspect", "FILE...", "show and verify shards and checkpoints", run_inspect, nullptr, false},
+    {"keys", "", "list every key of an input file: default, range, meaning", run_keys, nullptr, false},
+};
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+std::string batch_job() {
+  const std::string id = variable("SLURM_JOB_ID");
+  return id.empty() ? "" : "Slurm job " + id;
+}
+
+/// Printed once: where all ranks fail alike, rank 0 has printed and ended the job before another one speaks.
+void report(const std::string& message) {
+  const std::string who = rank_name();
+  if (!who.empty() && who.rfind("rank 0 ", 0) != 0) ::usleep(1'000'000);
+  std::cerr << "lockstep" << (who.empty() ? "" : "[" + who + "]") << ": error: " << message << "\n" << std::flush;
+}
+
+template <class Work>
+int guarded(Work&& work) {
+  try {
+    return work();
+  } catch (const Error& error) {
+    report(error.what());
+    return error.code();
+  } catch (const std::bad_alloc&) {
+    report("this host has no memory left. Lower data.global_batch or data.slots, or use more ranks.");
+    return exit_internal;
+  } catch (const std::exception& error) {
+    report(error.what());
+    return exit_internal;
+  }
+}
+
+/// The ordinal of this rank's GPU, or -1 where the command can do without and there is none.
+int choose_device(const Communicator& comm, bool needs_device) {
+  const int gpus = visible_gpus();
+  if (gpus == 0 && !needs_device) return -1;
+  return gpus == 1 ? 0 : comm.local_rank();   // one visible GPU a task, as srun --gpus-per-task binds, or all of the node's
+}
+
+int run_on_ranks(const Command& command, const Invocation& invocation) {
+  const std::unique_ptr<Communicator> comm = make_communicator();
+  const int ordinal = choose_device(*comm, command.needs_device);
+  std::optional<KokkosSession> kokkos;
+  if (command.needs_device || is_host_build() || ordinal >= 0) kokkos.emplace(std::max(ordinal, 0));
+  Device device(!kokkos.has_value());
+  return command.ranks(invocation, *comm, device);
+}
+
+/// A launcher ends the other ranks at the first exit code that is not 0: rank 0 leaves last.
+int leave(int code, int rank, int size) {
+  if (code != exit_stopped_early || size == 1) return code;
+  if (rank != 0) return exit_done;
+  ::usleep(300'000);
+  return code;
+}
+
+int run(const Command& command, const Invocation& invocation, int& argc, char**& argv) {
+  if (command.alone) return guarded([&] { return command.alone(invocation); });
+  std::optional<MpiSession> mpi;
+  if (const int code = guarded([&] { return mpi.emplace(&argc, &argv), int{exit_done}; }); code != exit_done) abort_all(code);
+  const int rank = mpi->rank(), size = mpi->size();
+  const int code = guarded([&] { return run_on_ranks(command, invocation); });
+  if (code != exit_done && code != exit_stopped_early) abort_all(code);
+  mpi.reset();
+  return leave(code, rank, size);
+}
+
+std::string version() {
+  const BuildInfo& b = build_info();
+  return text_of("lockstep ", b.version, " (", b.git_hash, ")\n", b.configuration, ", ", b.compiler, "\n", b.libraries);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Invocation invocation;
+  invocation.process_start = stopwatch_seconds();
+  invocation.job = batch_job();
+  CLI::App app("lockstep trains image classifiers.  Every key of an input file may be overridden: section.key=value", "lockstep");
+  app.set_version_flag("--version", version());
+  app.require_subcommand(1);
+  app.footer("Exit codes: 0 done, 1 internal error, 2 bad input, 3 diverged, 75 stopped by a signal and saved: submit again.");
+  const Command* chosen = nullptr;
+  std::vector<std::string> words;
+  for (const Command& command : commands) {
+    CLI::App* sub = app.add_subcommand(command.name, command.summary);
+    const bool takes_any = *command.argument != '\0';
+    auto* option = sub->add_option(takes_any ? command.argument : "KEY", words, "then section.key=value ...");
+    if (takes_any) option->required();
+    sub->callback([&chosen, &command] { chosen = &command; });
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& done) {
+    return app.exit(done);               // --help, --version
+  } catch (const CLI::ParseError& error) {
+    report(std::string(error.what()) + ". See lockstep --help.");
+    return exit_bad_input;
+  }
+  for (const std::string& word : words) (word.find('=') == std::string::npos ? invocation.arguments : invocation.overrides).push_back(word);
+  if (invocation.arguments.empty() && *chosen->argument != '\0') {
+    report(text_of("lockstep ", chosen->name, " needs ", chosen->argument, " before its overrides. See lockstep --help."));
+    return exit_bad_input;
+  }
+  return run(*chosen, invocation, argc, argv);
+}

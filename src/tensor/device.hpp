@@ -1,0 +1,113 @@
+// device: the one place that knows where work runs.  A CPU (device_host.cpp) or a GPU (device_cuda.cpp); CMake picks the file.
+// Plain C++: streams and events are opaque, Kokkos' execution space is reached through tensor/views.hpp.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace lockstep {
+
+/// Where a piece of work is queued.  On a CPU all three are the calling thread, in order.
+enum class StreamId { compute, side, comm };
+
+/// Kokkos' lifetime: one in main, one in a test's main.  ordinal: which GPU of this host, chosen before any other CUDA call
+/// (a CPU build ignores it); threads: 0 takes what OMP_NUM_THREADS or the process's CPU mask gives.
+class KokkosSession {
+ public:
+  explicit KokkosSession(int ordinal = 0, int threads = 0);
+  ~KokkosSession();
+  KokkosSession(const KokkosSession&) = delete;
+  KokkosSession& operator=(const KokkosSession&) = delete;
+};
+
+/// Whether this program was built for CPUs: then there is always a device.
+bool is_host_build();
+/// GPUs that this process sees; 0 in a CPU build.
+int visible_gpus();
+
+/// A recorded sequence of device work: a CUDA graph, or the function itself.  Destroy before the communicators it uses.
+class Replay {
+ public:
+  virtual ~Replay() = default;
+  virtual void run() = 0;
+};
+
+/// A region of device memory; freed with the owner.
+class Allocation {
+ public:
+  Allocation() = default;
+  Allocation(void* data, std::size_t bytes, std::function<void(void*)> release) : data_(data, std::move(release)), bytes_(bytes) {}
+  void* data() const { return data_.get(); }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  std::shared_ptr<void> data_;
+  std::size_t bytes_ = 0;
+};
+
+class Device {
+ public:
+  /// The device that KokkosSession chose.  plans_only: none at all (`check` on a machine without a GPU); it may be asked is_host() alone.
+  explicit Device(bool plans_only = false);
+  ~Device();
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  bool plans_only() const { return plans_only_; }
+  bool is_host() const;
+  std::string name() const;
+  int concurrency() const;                                  // CPU threads, or multiprocessors
+  std::size_t memory_bytes() const;                         // in all; 0 where unknown
+  std::size_t allocated_bytes() const;                      // by allocate() of this device, now
+
+  Allocation allocate(std::size_t bytes);                   // device memory, zeroed, 256-byte aligned
+  Allocation allocate_pinned(std::size_t bytes);            // host memory that the device can copy from
+  void copy_to_device(void* device, const void* host, std::size_t bytes, StreamId stream = StreamId::compute);
+  void copy_to_host(void* host, const void* device, std::size_t bytes);  // waits
+  void copy(void* to, const void* from, std::size_t bytes);  // within the device, on the current stream
+  void zero(void* device, std::size_t bytes);                // on the current stream
+
+  void use(StreamId stream);                                // later kernels go there; compute at start
+  StreamId current() const;
+  void join(StreamId waits, StreamId on);                   // `waits` goes on when what is queued on `on` is done
+  void* native_stream(StreamId stream) const;               // cudaStream_t; null on a CPU
+  void wait();                                              // the host waits for all streams; see house law 3
+
+  /// Recordable: a GPU runs fn once eagerly (libraries allocate and load then) and captures it.  Else, and on a CPU, the replay is fn itself.
+  std::unique_ptr<Replay> record(std::function<void()> fn, bool recordable);
+
+  struct State;
+  State& state() const { return *state_; }
+
+ private:
+  std::unique_ptr<State> state_;
+  bool plans_only_ = false;
+};
+
+/// Counts of what is in flight, so that the host is never more than `limit` steps ahead.
+class Flight {
+ public:
+  explicit Flight(Device& device);
+  ~Flight();
+  void limit(int steps);  // call once a step, after enqueueing it
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// Names a range for profilers (NVTX on a GPU; nothing on a CPU).
+class ProfileRange {
+ public:
+  explicit ProfileRange(const char* name);
+  ~ProfileRange();
+  ProfileRange(const ProfileRange&) = delete;
+  ProfileRange& operator=(const ProfileRange&) = delete;
+};
+
+/// Seconds on a monotonic clock; for plan timing and data wait.
+double stopwatch_seconds();
+
+}  // namespace lockstep

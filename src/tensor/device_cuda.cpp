@@ -1,0 +1,239 @@
+// device_cuda: one NVIDIA GPU as a device: three streams, recordings as CUDA graphs.
+#include <cuda_runtime.h>
+#include <nvtx3/nvToolsExt.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <deque>
+#include <source_location>
+#include <vector>
+
+#include "base/error.hpp"
+#include "tensor/device.hpp"
+#include "tensor/views.hpp"
+
+namespace lockstep {
+namespace {
+
+/// Throws with the call site and CUDA's own words.
+void check(cudaError_t status, std::source_location site = std::source_location::current()) {
+  if (status == cudaSuccess) return;
+  fail_with(exit_internal, "CUDA: ", cudaGetErrorString(status), " at ", site.file_name(), ":", site.line());
+}
+
+struct DestroyStream {
+  void operator()(cudaStream_t s) const { cudaStreamDestroy(s); }
+};
+struct DestroyEvent {
+  void operator()(cudaEvent_t e) const { cudaEventDestroy(e); }
+};
+struct DestroyGraph {
+  void operator()(cudaGraphExec_t g) const { cudaGraphExecDestroy(g); }
+};
+using Stream = std::unique_ptr<CUstream_st, DestroyStream>;
+using Event = std::unique_ptr<CUevent_st, DestroyEvent>;
+using Executable = std::unique_ptr<CUgraphExec_st, DestroyGraph>;
+
+Event make_event() {
+  cudaEvent_t event = nullptr;
+  check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  return Event(event);
+}
+Stream make_stream(int priority) {
+  cudaStream_t stream = nullptr;
+  check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority));
+  return Stream(stream);
+}
+std::size_t index_of(StreamId stream) { return static_cast<std::size_t>(stream); }
+
+}  // namespace
+
+struct Device::State {
+  std::array<Stream, 3> streams;
+  std::vector<ExecutionSpace> spaces;     // one a stream
+  StreamId stream = StreamId::compute;
+  std::deque<Event> events;              // of join; a captured join keeps its event alive here
+  std::shared_ptr<std::atomic<std::size_t>> allocated = std::make_shared<std::atomic<std::size_t>>(0);
+  cudaDeviceProp properties{};
+  bool is_recording = false;
+};
+
+namespace {
+
+class FunctionReplay final : public Replay {
+ public:
+  explicit FunctionReplay(std::function<void()> fn) : fn_(std::move(fn)) {}
+  void run() override { fn_(); }
+
+ private:
+  std::function<void()> fn_;
+};
+
+class GraphReplay final : public Replay {
+ public:
+  GraphReplay(Executable graph, cudaStream_t stream) : graph_(std::move(graph)), stream_(stream) {}
+  void run() override { check(cudaGraphLaunch(graph_.get(), stream_)); }
+
+ private:
+  Executable graph_;
+  cudaStream_t stream_;
+};
+
+}  // namespace
+
+KokkosSession::KokkosSession(int ordinal, int threads) {
+  const int gpus = visible_gpus();
+  require(gpus > 0, "no GPU is visible to this process, and this build needs one. Ask the job for GPUs (--gpus-per-node), check CUDA_VISIBLE_DEVICES "
+          "and nvidia-smi, or use the CPU build (build/cpu/lockstep).");
+  require(ordinal < gpus, "local rank ", ordinal, " has no GPU: this process sees ", gpus, ". Start at most as many ranks a node as it has GPUs.");
+  check(cudaSetDevice(ordinal));
+  Kokkos::InitializationSettings settings;
+  settings.set_device_id(ordinal).set_disable_warnings(true);
+  if (threads > 0) settings.set_num_threads(threads);
+  Kokkos::initialize(settings);
+}
+KokkosSession::~KokkosSession() { Kokkos::finalize(); }
+
+bool is_host_build() { return false; }
+
+int visible_gpus() {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status == cudaErrorNoDevice || status == cudaErrorInsufficientDriver) return 0;
+  check(status);
+  return count;
+}
+
+Device::Device(bool plans_only) : state_(std::make_unique<State>()), plans_only_(plans_only) {
+  if (plans_only) return;
+  int ordinal = 0, least = 0, greatest = 0;
+  check(cudaGetDevice(&ordinal));
+  check(cudaGetDeviceProperties(&state_->properties, ordinal));
+  check(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  for (std::size_t i = 0; i < 3; ++i) {
+    state_->streams[i] = make_stream(i == index_of(StreamId::comm) ? least : greatest);
+    state_->spaces.emplace_back(state_->streams[i].get());
+  }
+}
+Device::~Device() {
+  if (plans_only_) return;
+  cudaDeviceSynchronize();
+  state_->spaces.clear();
+}
+
+bool Device::is_host() const { return false; }
+std::string Device::name() const { return state_->properties.name; }
+int Device::concurrency() const { return state_->properties.multiProcessorCount; }
+std::size_t Device::memory_bytes() const { return state_->properties.totalGlobalMem; }
+std::size_t Device::allocated_bytes() const { return state_->allocated->load(); }
+
+Allocation Device::allocate(std::size_t bytes) {
+  const std::size_t rounded = (bytes + 255) / 256 * 256;
+  if (rounded == 0) return {};
+  void* data = nullptr;
+  const cudaError_t status = cudaMalloc(&data, rounded);
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    std::size_t free = 0, total = 0;
+    check(cudaMemGetInfo(&free, &total));
+    fail("the GPU has ", free >> 20, " of ", total >> 20, " MiB free, and ", rounded >> 20,
+         " MiB more are needed. Lower data.global_batch, or raise data.micro_batches.");
+  }
+  check(status);
+  check(cudaMemset(data, 0, rounded));
+  auto allocated = state_->allocated;
+  allocated->fetch_add(rounded);
+  return Allocation(data, bytes, [allocated, rounded](void* p) {
+    cudaFree(p);
+    allocated->fetch_sub(rounded);
+  });
+}
+
+Allocation Device::allocate_pinned(std::size_t bytes) {
+  if (bytes == 0) return {};
+  void* data = nullptr;
+  check(cudaMallocHost(&data, bytes));
+  return Allocation(data, bytes, [](void* p) { cudaFreeHost(p); });
+}
+
+void Device::copy_to_device(void* device, const void* host, std::size_t bytes, StreamId stream) {
+  if (bytes > 0) check(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, state_->streams[index_of(stream)].get()));
+}
+void Device::copy_to_host(void* host, const void* device, std::size_t bytes) {
+  wait();
+  if (bytes > 0) check(cudaMemcpy(host, device, bytes, cudaMemcpyDeviceToHost));
+}
+void Device::copy(void* to, const void* from, std::size_t bytes) {
+  if (bytes > 0) check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, state_->streams[index_of(state_->stream)].get()));
+}
+void Device::zero(void* device, std::size_t bytes) {
+  if (bytes > 0) check(cudaMemsetAsync(device, 0, bytes, state_->streams[index_of(state_->stream)].get()));
+}
+
+void Device::use(StreamId stream) { state_->stream = stream; }
+StreamId Device::current() const { return state_->stream; }
+
+void Device::join(StreamId waits, StreamId on) {
+  if (waits == on) return;
+  // Events of captured joins live as long as the device; eager ones are taken from the front once there are many.
+  if (state_->events.size() < 64 || state_->is_recording) {
+    state_->events.push_back(make_event());
+  } else {
+    state_->events.push_back(std::move(state_->events.front()));
+    state_->events.pop_front();
+  }
+  cudaEvent_t event = state_->events.back().get();
+  check(cudaEventRecord(event, state_->streams[index_of(on)].get()));
+  check(cudaStreamWaitEvent(state_->streams[index_of(waits)].get(), event, 0));
+}
+
+void* Device::native_stream(StreamId stream) const { return state_->streams[index_of(stream)].get(); }
+void Device::wait() {
+  for (const Stream& stream : state_->streams) check(cudaStreamSynchronize(stream.get()));
+}
+
+std::unique_ptr<Replay> Device::record(std::function<void()> fn, bool recordable) {
+  if (!recordable) return std::make_unique<FunctionReplay>(std::move(fn));
+  fn();
+  wait();
+  cudaStream_t stream = state_->streams[index_of(StreamId::compute)].get();
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  state_->is_recording = true;
+  fn();
+  state_->is_recording = false;
+  check(cudaStreamEndCapture(stream, &graph));
+  const cudaError_t status = cudaGraphInstantiate(&executable, graph, 0);
+  cudaGraphDestroy(graph);
+  check(status);
+  return std::make_unique<GraphReplay>(Executable(executable), stream);
+}
+
+const ExecutionSpace& execution_space(const Device& device) { return device.state().spaces[index_of(device.state().stream)]; }
+
+struct Flight::State {
+  Device& device;
+  std::deque<Event> done;
+};
+Flight::Flight(Device& device) : state_(new State{device, {}}) {}
+Flight::~Flight() = default;
+void Flight::limit(int steps) {
+  Event event = make_event();
+  check(cudaEventRecord(event.get(), static_cast<cudaStream_t>(state_->device.native_stream(StreamId::compute))));
+  state_->done.push_back(std::move(event));
+  while (static_cast<int>(state_->done.size()) > steps) {
+    check(cudaEventSynchronize(state_->done.front().get()));
+    state_->done.pop_front();
+  }
+}
+
+ProfileRange::ProfileRange(const char* name) { nvtxRangePushA(name); }
+ProfileRange::~ProfileRange() { nvtxRangePop(); }
+
+double stopwatch_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace lockstep

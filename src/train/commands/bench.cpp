@@ -1,0 +1,102 @@
+// `lockstep bench INPUT.toml`: the rate of a training step on synthetic images, or (bench.io=true) of reading shards alone.
+#include <algorithm>
+#include <iostream>
+
+#include "base/random.hpp"
+#include "data/loader.hpp"
+#include "optim/optimizer.hpp"
+#include "train/commands/commands.hpp"
+#include "train/network.hpp"
+#include "train/run_plan.hpp"
+#include "train/step_inputs.hpp"
+
+namespace lockstep {
+namespace {
+
+void print_rate(Communicator& comm, std::int64_t images, double seconds, const std::string& what) {
+  if (comm.rank() == 0) std::cout << what << "\n" << static_cast<std::int64_t>(static_cast<double>(images) / seconds + 0.5) << " img/s\n" << std::flush;
+}
+
+/// Reads batches as training would, and drops them.
+int bench_reading(const Config& config, Communicator& comm, Device& device) {
+  const Dataset dataset(config.data.path, config.data.train_split);
+  const RunPlan plan = plan_run(config, dataset.header(), dataset.size(), comm.size());
+  const Sampler sampler(plan.config.data, dataset.size(), plan.config.data.global_batch, static_cast<std::uint64_t>(config.run.seed));
+  const Augment augment(plan.config.augment, true, static_cast<std::uint64_t>(config.run.seed), dataset.header().height, dataset.header().width, plan.config.data.mean, plan.config.data.std);
+  Loader loader(device, dataset, augment, training_work(sampler, 0, comm.rank(), comm.size(), plan.config.data.micro_batches), plan.config.data.readers,
+                plan.config.data.slots, plan.largest_part, {});
+  std::int64_t images = 0;
+  double start = 0;
+  for (std::int64_t step = 0; step < config.bench.warmup + config.bench.steps; ++step) {
+    if (step == config.bench.warmup) comm.barrier(), start = stopwatch_seconds();
+    for (std::int64_t part = 0; part < plan.config.data.micro_batches; ++part) {
+      const Slot* slot = loader.next();
+      if (step >= config.bench.warmup && part == 0) images += slot->global_count;
+    }
+  }
+  comm.barrier();
+  print_rate(comm, images, stopwatch_seconds() - start, text_of("reading ", dataset.size(), " images, ", plan.config.data.readers, " readers a rank, ", comm.size(), " ranks"));
+  return exit_done;
+}
+
+/// Normal numbers and labels in range; what they are does not matter, that they are not constant does.
+void fill(Device& device, const Executor& executor, std::int64_t classes) {
+  const Tensor input = executor.input(), labels = executor.labels();
+  std::vector<float> values(static_cast<std::size_t>(input.size()));
+  for (std::size_t i = 0; i < values.size(); i += 4) {
+    const Uniform4 u = uniform4(0, Purpose::bench, 0, i);
+    for (std::size_t j = 0; j < std::min<std::size_t>(4, values.size() - i); ++j) values[i + j] = 3.4f * (u[static_cast<int>(j)] - 0.5f);
+  }
+  dispatch(input.dtype, [&]<class T>(T) {
+    std::vector<T> cast(values.size());
+    std::transform(values.begin(), values.end(), cast.begin(), [](float v) { return T(v); });
+    device.copy_to_device(input.data, cast.data(), input.bytes());
+    device.wait();
+  });
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(labels.size()));
+  for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(random_bits(0, Purpose::bench, 1, i)[0] % static_cast<std::uint64_t>(classes));
+  device.copy_to_device(labels.data, ids.data(), labels.bytes());
+  device.wait();
+}
+
+}  // namespace
+
+int run_bench(const Invocation& invocation, Communicator& comm, Device& device) {
+  Config config = read_config(invocation.arguments.at(0), invocation.overrides);
+  if (config.bench.io) return bench_reading(config, comm, device);
+  config.data.global_batch = global_batch_of(config.data, comm.size());
+  const std::int64_t batch = part_of(config.data.global_batch, comm.rank(), comm.size()).size();
+  const std::int64_t size = config.augment.size > 0 ? config.augment.size : config.bench.image_size;
+  if (config.model.classes == 0) config.model.classes = config.bench.classes;
+
+  Network network(device, comm, config, {batch, size, size, 3});
+  network.allocate();
+  const std::vector<float> rates(1, static_cast<float>(1e-6 * config.optimizer.learning_rate));  // small: random labels must not diverge
+  Optimizer optimizer(device, config.optimizer, network.parameters(), rates, config.precision == "fp16");
+  network.parameters().initialize(device, static_cast<std::uint64_t>(config.run.seed));
+  Executor& executor = network.executor();
+  optimizer.set_status(device, {}, executor.step_state());
+  StepInputsFeed inputs(device);
+  Flight flight(device);
+  const std::unique_ptr<Replay> replay = device.record([&] {
+    executor.enqueue_training(batch, true, true);
+    optimizer.enqueue_update(device, executor.step_state(), network.parameters().memory().grad.as<float>() + network.parameters().elements());
+  }, config.device.record && network.is_recordable());
+  double start = 0;
+  for (std::int64_t step = 0; step < config.bench.warmup + config.bench.steps; ++step) {
+    if (step == config.bench.warmup) device.wait(), comm.barrier(), start = stopwatch_seconds();
+    if (step == 0) fill(device, executor, config.model.classes);
+    inputs.publish({.step = step, .inverse_global_count = 1.0f / static_cast<float>(config.data.global_batch), .local_count = static_cast<std::int32_t>(batch)}, executor.step_state());
+    replay->run();
+    flight.limit(2);
+  }
+  device.wait();
+  comm.barrier();
+  const double seconds = stopwatch_seconds() - start;
+  print_rate(comm, config.bench.steps * config.data.global_batch, seconds,
+             text_of(config.model.name, ", ", size, " x ", size, ", batch ", config.data.global_batch, ", ", config.precision, ", ", comm.size(), comm.size() == 1 ? " rank" : " ranks", ", ", device.name(), ": ",
+                     1e3 * seconds / static_cast<double>(config.bench.steps), " ms a step, ", device.allocated_bytes() >> 20, " MiB"));
+  return exit_done;
+}
+
+}  // namespace lockstep

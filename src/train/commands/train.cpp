@@ -1,0 +1,108 @@
+// `lockstep train INPUT.toml`: the main job.
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "base/build_info.hpp"
+#include "train/commands/commands.hpp"
+#include "train/preemption.hpp"
+#include "train/run_folder.hpp"
+#include "train/trainer.hpp"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+
+void write_aside(const std::string& path, const std::string& text) {
+  {
+    std::ofstream file(path + ".partial", std::ios::trunc);
+    file << text << std::flush;
+    require(file.good(), path, " cannot be written. Check permissions and free space.");
+  }
+  fs::rename(path + ".partial", path);
+}
+
+/// Rank 0 decides, all hear it.
+ResumeDecision agree_on_resume(Communicator& comm, const Config& config) {
+  ResumeDecision decision;
+  if (comm.rank() == 0) decision = decide_resume(config);
+  decision.checkpoint = comm.broadcast(decision.checkpoint, 0);
+  comm.broadcast(&decision.global_batch, sizeof decision.global_batch, 0);
+  return decision;
+}
+
+std::string shard_summary(const Dataset& data) {
+  std::string classes;
+  for (const std::string& name : data.header().classes) classes += name + " ";
+  return text_of(data.header().split, ": ", data.size(), " images in ", data.files().size(), " shards, ", data.header().classes.size(), " classes: ", classes);
+}
+
+std::unique_ptr<Dataset> open_eval(const Config& config) {
+  for (const std::string& split : splits_in(config.data.path))
+    if (split == config.data.eval_split) return std::make_unique<Dataset>(config.data.path, split);
+  return nullptr;
+}
+
+}  // namespace
+
+int run_train(const Invocation& invocation, Communicator& comm, Device& device) {
+  catch_stop_signals();
+  Config config = read_config(invocation.arguments.at(0), invocation.overrides);
+  require(!config.data.path.empty(), "data.path is not set. Give the folder of shards that lockstep-convert has made.");
+  const std::string folder = run_folder(config.run);
+  std::unique_ptr<RunLock> lock;
+  if (comm.rank() == 0) {
+    std::error_code reason;
+    fs::create_directories(fs::path(folder) / "checkpoints", reason);
+    require(!reason, folder, " cannot be made: ", reason.message(), ". Check permissions, or set run.outputs.");
+    lock = std::make_unique<RunLock>(folder, text_of("host ", host_name(), ", ", invocation.job.empty() ? text_of("pid ", ::getpid()) : invocation.job));
+  }
+  const ResumeDecision decision = agree_on_resume(comm, config);
+
+  const Dataset train(config.data.path, config.data.train_split);
+  const std::unique_ptr<Dataset> eval = open_eval(config);
+  require_same(comm, "the shards", shard_summary(train) + (eval ? shard_summary(*eval) : ""));
+  require_same(comm, "the build", text_of(build_info().version, " ", build_info().git_hash, ", ", build_info().configuration, ", ", build_info().libraries));
+
+  Console console(comm.rank() == 0 ? folder : "");
+  std::vector<std::string> notes = decision.notes;
+  if (decision.global_batch > 0 && config.data.rank_batch > 0 && config.data.rank_batch * comm.size() != decision.global_batch) {
+    notes.push_back(text_of("data.global_batch stays ", decision.global_batch, ", as in the checkpoint; data.rank_batch = ", config.data.rank_batch, " on ", comm.size(),
+                            " ranks would be ", config.data.rank_batch * comm.size()));
+    config.data.rank_batch = 0;
+    config.data.global_batch = decision.global_batch;
+  }
+  RunSetting setting{.plan = plan_run(config, train.header(), train.size(), comm.size()), .folder = folder, .checkpoint = decision.checkpoint,
+                     .train = &train, .eval = eval.get(), .process_start = invocation.process_start};
+  const Config& resolved = setting.plan.config;
+  require_same(comm, "the input", to_toml(resolved));
+
+  const std::string ranks = describe_ranks(comm, device.is_host() ? device.concurrency() : 1);
+  const std::vector<std::string> hosts = comm.gather(host_name());
+  if (comm.rank() == 0) {
+    if (!decision.checkpoint.empty()) require_same_run(resolved, folder);
+    write_aside(folder + "/config.toml", to_toml(resolved));
+    console.say(ranks);
+    for (const std::string& note : notes) console.say(note);
+    if (!eval) console.say("warning: " + resolved.data.path + " has no split \"" + resolved.data.eval_split + "\": this run evaluates nothing. Set data.eval_split.");
+    if (resolved.model.classes > setting.plan.shard_classes)
+      console.say(text_of("model.classes = ", resolved.model.classes, ": more than the shards' ", setting.plan.shard_classes, "; the other outputs have no images"));
+  }
+  Progress progress;
+  comm.count_calls(&progress.calls);
+  int code = exit_internal;
+  {
+    const Watchdog watchdog(progress, resolved.run.stall_seconds, resolved.run.start_seconds);
+    Trainer trainer(device, comm, setting, console, progress,
+                    {.run = resolved.run.name, .versions = text_of("lockstep ", build_info().version, " ", build_info().configuration, ", ", build_info().libraries),
+                     .git_hash = build_info().git_hash, .config = to_toml(resolved), .job = invocation.job, .hosts = hosts, .ranks = comm.size(),
+                     .resumed_from = decision.checkpoint});
+    code = trainer.run();
+  }
+  comm.count_calls(nullptr);
+  return code;
+}
+
+}  // namespace lockstep

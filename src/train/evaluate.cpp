@@ -1,0 +1,107 @@
+#include "train/evaluate.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "data/loader.hpp"
+#include "train/step_inputs.hpp"
+
+namespace lockstep {
+namespace {
+
+constexpr std::int64_t most_confused_classes = 1000;     // above, the matrix would be larger than anybody reads
+
+double fraction(std::int64_t part, std::int64_t whole) { return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0; }
+
+}  // namespace
+
+Evaluator::Evaluator(Device& device, Communicator& comm, Network& network, const Dataset& dataset, const RunPlan& plan, Progress& progress)
+    : device_(device), comm_(comm), network_(network), dataset_(dataset), plan_(plan), progress_(progress),
+      augment_(plan.config.augment, false, static_cast<std::uint64_t>(plan.config.run.seed), dataset.header().height, dataset.header().width, plan.config.data.mean,
+               plan.config.data.std) {
+  require(static_cast<std::int64_t>(dataset.header().classes.size()) <= plan.config.model.classes, "split \"", dataset.header().split, "\" has ",
+          dataset.header().classes.size(), " classes and the network ", plan.config.model.classes, " outputs. Raise model.classes.");
+}
+
+std::optional<Evaluation> Evaluator::run(const std::function<bool()>& is_stopping) {
+  const std::int64_t classes = plan_.config.model.classes;
+  const bool has_matrix = classes <= most_confused_classes;
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(2 * classes + (has_matrix ? classes * classes : 0)), 0);
+  Executor& executor = network_.executor();
+  StepInputsFeed feed(device_);
+  device_.zero(executor.metrics(), sizeof(MetricSums));
+
+  Loader loader(device_, dataset_, augment_, evaluation_work(dataset_.size(), plan_.eval_batch, comm_.rank(), comm_.size()), plan_.config.data.readers,
+                plan_.config.data.slots, plan_.eval_batch, [this] { progress_.tick(); });
+  std::vector<std::int32_t> predictions;
+  while (const Slot* slot = loader.next()) {
+    if (is_stopping()) return std::nullopt;
+    if (slot->count > 0) {
+      feed.publish({.local_count = static_cast<std::int32_t>(slot->count)}, executor.step_state());
+      augment_.enqueue(device_, slot->pixels, slot->cuts, slot->count, executor.input(), executor.labels(), {});
+      executor.enqueue_evaluation(slot->count);
+      predictions.resize(static_cast<std::size_t>(slot->count));
+      device_.copy_to_host(predictions.data(), executor.predictions(), predictions.size() * sizeof(std::int32_t));
+      for (std::size_t i = 0; i < predictions.size(); ++i) {
+        const std::int64_t label = dataset_.records()[static_cast<std::size_t>(slot->ids[i])].label, predicted = predictions[i];
+        counts[static_cast<std::size_t>(label)] += 1;
+        counts[static_cast<std::size_t>(classes + label)] += label == predicted;
+        if (has_matrix) counts[static_cast<std::size_t>(2 * classes + label * classes + predicted)] += 1;
+      }
+    }
+    progress_.tick();
+  }
+  MetricSums local;
+  device_.copy_to_host(&local, executor.metrics(), sizeof local);
+  device_.zero(executor.metrics(), sizeof(MetricSums));
+  comm_.sum(counts);
+  std::int64_t totals[] = {local.images, local.top1, local.top5};
+  comm_.sum(std::span<std::int64_t>(totals));
+
+  Evaluation e;
+  e.images = totals[0];
+  e.loss = comm_.sum(local.loss) / static_cast<double>(std::max<std::int64_t>(e.images, 1));
+  e.top1 = fraction(totals[1], e.images);
+  e.top5 = fraction(totals[2], e.images);
+  e.class_images.assign(counts.begin(), counts.begin() + classes);
+  e.class_correct.assign(counts.begin() + classes, counts.begin() + 2 * classes);
+  e.confusion.assign(counts.begin() + 2 * classes, counts.end());
+  if (e.images != dataset_.size()) fail_with(exit_internal, "evaluation counted ", e.images, " of ", dataset_.size(), " images");
+  return e;
+}
+
+void write_evaluation(const std::string& folder, const Evaluation& e, const std::vector<std::string>& class_names, std::int64_t step, const std::string& checkpoint) {
+  nlohmann::ordered_json json = {{"step", step}, {"checkpoint", checkpoint}, {"images", e.images}, {"loss", e.loss}, {"top1", e.top1}, {"top5", e.top5}};
+  for (std::size_t i = 0; i < class_names.size(); ++i)
+    json["classes"].push_back({{"name", class_names[i]}, {"images", e.class_images[i]}, {"top1", fraction(e.class_correct[i], e.class_images[i])}});
+  const std::size_t classes = e.class_images.size();
+  for (std::size_t i = 0; i < class_names.size() && !e.confusion.empty(); ++i)
+    json["confusion"].push_back(std::vector<std::int64_t>(e.confusion.begin() + static_cast<std::ptrdiff_t>(i * classes), e.confusion.begin() + static_cast<std::ptrdiff_t>((i + 1) * classes)));
+  const std::string path = (std::filesystem::path(folder) / "evaluation.json").string();
+  std::ofstream file(path + ".partial", std::ios::trunc);
+  file << json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) << "\n" << std::flush;
+  require(file.good(), path, " cannot be written. Check permissions and free space.");
+  std::filesystem::rename(path + ".partial", path);
+}
+
+std::string class_table(const Evaluation& e, const std::vector<std::string>& class_names, std::size_t lines) {
+  std::vector<std::size_t> order(class_names.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  const auto accuracy = [&](std::size_t i) { return fraction(e.class_correct[i], e.class_images[i]); };
+  std::erase_if(order, [&](std::size_t i) { return e.class_images[i] == 0; });
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return accuracy(a) < accuracy(b); });
+  std::string table = "  top-1    images  class\n";
+  for (std::size_t i = 0; i < std::min(lines, order.size()); ++i) {
+    char line[64];
+    std::snprintf(line, sizeof line, "%6.2f %% %8lld  ", 100 * accuracy(order[i]), static_cast<long long>(e.class_images[order[i]]));
+    table += line + class_names[order[i]] + "\n";
+  }
+  if (order.size() > lines) table += text_of("  ... and ", order.size() - lines, " classes that did better (evaluation.json has all)\n");
+  return table;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,48 @@
+// evaluate: exact evaluation.  Every image of the split exactly once, for any ranks and batch; sums and counts are reduced, never means of means.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.hpp"
+#include "comm/watchdog.hpp"
+#include "data/augment.hpp"
+#include "storage/shards.hpp"
+#include "train/network.hpp"
+#include "train/run_plan.hpp"
+
+namespace lockstep {
+
+struct Evaluation {
+  std::int64_t images = 0;
+  double loss = 0, top1 = 0, top5 = 0;                   // loss: mean over images; the others fractions
+  std::vector<std::int64_t> class_images, class_correct; // by label
+  std::vector<std::int64_t> confusion;                   // [label, prediction]; empty above 1000 classes
+};
+
+class Evaluator {
+ public:
+  Evaluator(Device& device, Communicator& comm, Network& network, const Dataset& dataset, const RunPlan& plan, Progress& progress);
+  /// Collective.  Uses the network's running statistics as they are.  is_stopping is asked between batches, by all ranks equally often;
+  /// when it says yes the evaluation is given up and nothing is returned.
+  std::optional<Evaluation> run(const std::function<bool()>& is_stopping);
+
+ private:
+  Device& device_;
+  Communicator& comm_;
+  Network& network_;
+  const Dataset& dataset_;
+  const RunPlan& plan_;
+  Progress& progress_;
+  Augment augment_;
+  std::vector<std::string> class_names_;
+};
+
+/// <folder>/evaluation.json: totals, a line a class, the confusion matrix.  Written aside and renamed.
+void write_evaluation(const std::string& folder, const Evaluation& e, const std::vector<std::string>& class_names, std::int64_t step, const std::string& checkpoint);
+/// Classes with their images and accuracy, worst first, at most `lines` of them.
+std::string class_table(const Evaluation& e, const std::vector<std::string>& class_names, std::size_t lines);
+
+}  // namespace lockstep

@@ -1,0 +1,161 @@
+#include "train/metrics.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <mutex>
+#include <nlohmann/json.hpp>
+
+#include "base/error.hpp"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+/// Appends by one write, so that a killed run leaves no half line and two programs do not mix.
+void append_line(const std::string& path, const std::string& line) {
+  const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  require(descriptor >= 0, path, " cannot be opened: ", std::strerror(errno), ". Check its permissions and free space.");
+  const std::string text = line + "\n";
+  const ssize_t written = ::write(descriptor, text.data(), text.size());
+  const int reason = errno;
+  ::close(descriptor);
+  require(written == static_cast<ssize_t>(text.size()), path, " cannot be written: ", written < 0 ? std::strerror(reason) : "the disk is full", ". Free some space.");
+}
+
+Json to_json(const EvalRecord& r) {
+  Json line = {{"kind", "eval"}, {"step", r.step}, {"epoch", r.epoch}, {"loss", r.loss}, {"top1", r.top1}, {"top5", r.top5}, {"images", r.images}};
+  if (!r.checkpoint.empty()) line["checkpoint"] = r.checkpoint, line["split"] = r.split;
+  return line;
+}
+
+/// Whether a line of an earlier try stays when the run goes on at `step`.
+bool stays(const std::string& text, std::int64_t step, std::int64_t evaluated_step) {
+  const Json line = Json::parse(text, nullptr, false);
+  if (line.is_discarded() || !line.is_object()) return false;
+  const std::string kind = line.value("kind", "");
+  const std::int64_t at = line.value("step", std::int64_t{0});
+  if (kind == "eval" && !line.contains("checkpoint")) return at <= std::min(step, evaluated_step);
+  return kind == "start" || at <= step;
+}
+
+void take_out_later_records(const std::string& path, std::int64_t step, std::int64_t evaluated_step) {
+  std::ifstream in(path);
+  if (!in) return;
+  std::string kept, line;
+  while (std::getline(in, line))
+    if (stays(line, step, evaluated_step)) kept += line + "\n";
+  const std::string temporary = path + ".partial";
+  std::ofstream out(temporary, std::ios::trunc);
+  out << kept << std::flush;
+  require(out.good(), temporary, " cannot be written. Check permissions and free space.");
+  fs::rename(temporary, path);
+}
+
+class JsonSink final : public Sink {
+ public:
+  explicit JsonSink(std::string path) : path_(std::move(path)) {}
+  void start(const StartRecord& r) override {
+    append(Json{{"kind", "start"}, {"step", r.step}, {"run", r.run}, {"versions", r.versions}, {"git_hash", r.git_hash}, {"hosts", r.hosts},
+                {"job", r.job}, {"ranks", r.ranks}, {"resumed_from", r.resumed_from}, {"config", r.config}});
+  }
+  void train(const TrainRecord& r) override {
+    append(Json{{"kind", "train"}, {"step", r.step}, {"epoch", r.epoch}, {"loss", r.loss}, {"top1", r.top1}, {"top5", r.top5},
+                {"learning_rate", r.learning_rate}, {"images_per_second", r.images_per_second}, {"images_per_second_average", r.images_per_second_average},
+                {"step_seconds", r.step_seconds}, {"data_wait", r.data_wait}, {"loss_scale", r.loss_scale}, {"skipped", r.skipped},
+                {"grad_norm", r.grad_norm}, {"memory_bytes", r.memory_bytes}});
+  }
+  void eval(const EvalRecord& r) override { append(to_json(r)); }
+
+ private:
+  void append(const Json& line) { append_line(path_, line.dump(-1, ' ', false, Json::error_handler_t::replace)); }
+  std::string path_;
+};
+
+std::string percent(double fraction) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f %%", 100 * fraction);
+  return text;
+}
+std::string number(const char* format, double value) {
+  char text[64];
+  std::snprintf(text, sizeof text, format, value);
+  return text;
+}
+
+}  // namespace
+
+std::unique_ptr<Sink> make_json_sink(const std::string& folder, std::int64_t step, std::int64_t evaluated_step) {
+  const std::string path = (fs::path(folder) / "metrics.jsonl").string();
+  take_out_later_records(path, step, evaluated_step);
+  return std::make_unique<JsonSink>(path);
+}
+
+void append_eval_record(const std::string& folder, const EvalRecord& record) {
+  append_line((fs::path(folder) / "metrics.jsonl").string(), to_json(record).dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
+double wall_seconds() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+
+std::string duration(double seconds) {
+  if (!std::isfinite(seconds) || seconds < 0) return "?";
+  const auto s = static_cast<long long>(seconds + 0.5);
+  char text[48];
+  if (s >= 3600) std::snprintf(text, sizeof text, "%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60);
+  else std::snprintf(text, sizeof text, "%lld:%02lld", s / 60, s % 60);
+  return text;
+}
+
+struct Console::State {
+  std::mutex mutex;
+  std::string log;
+  bool is_terminal = ::isatty(STDOUT_FILENO) != 0, has_progress = false;
+};
+
+Console::Console(const std::string& folder) : state_(std::make_unique<State>()) {
+  if (!folder.empty()) state_->log = (fs::path(folder) / "log").string();
+}
+Console::~Console() {
+  if (state_->has_progress) std::cout << "\n" << std::flush;
+}
+
+void Console::say(const std::string& line) {
+  const std::lock_guard lock(state_->mutex);
+  if (state_->has_progress) std::cout << "\n";
+  state_->has_progress = false;
+  std::cout << line << "\n" << std::flush;
+  if (!state_->log.empty()) append_line(state_->log, line);
+}
+
+void Console::start(const StartRecord& r) {
+  say(text_of("lockstep: run ", r.run, ", ", r.ranks, r.ranks == 1 ? " rank" : " ranks", r.job.empty() ? "" : ", job " + r.job, ", ", r.versions));
+}
+
+void Console::train(const TrainRecord& r) {
+  const std::string line = text_of("epoch ", number("%.2f", r.epoch), "/", number("%g", r.epochs), "  step ", r.step, "  loss ", number("%.4f", r.loss), "  top-1 ", percent(r.top1),
+                                   "  rate ", number("%.3g", r.learning_rate), "  ", number("%.0f", r.images_per_second), " img/s (average ",
+                                   number("%.0f", r.images_per_second_average), ")  data wait ", number("%.0f", 100 * r.data_wait), " %",
+                                   r.skipped > 0 ? text_of("  skipped ", r.skipped) : "", "  ETA ", duration(r.seconds_left));
+  if (!state_->is_terminal) return say(line);
+  const std::lock_guard lock(state_->mutex);
+  std::cout << "\r\033[K" << line << std::flush;
+  state_->has_progress = true;
+  if (!state_->log.empty()) append_line(state_->log, line);
+}
+
+void Console::eval(const EvalRecord& r) {
+  say(text_of("evaluated ", r.images, " images at step ", r.step, ": top-1 ", percent(r.top1), "  top-5 ", percent(r.top5), "  loss ", number("%.4f", r.loss)));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,102 @@
+#include "train/network.hpp"
+
+#include <algorithm>
+
+#include "layers/fusion.hpp"
+#include "models/models.hpp"
+
+namespace lockstep {
+namespace {
+
+/// Shell-like: * stands for any text, also none.
+bool matches(std::string_view pattern, std::string_view name) {
+  if (pattern.empty()) return name.empty();
+  if (pattern[0] == '*') return matches(pattern.substr(1), name) || (!name.empty() && matches(pattern, name.substr(1)));
+  return !name.empty() && pattern[0] == name[0] && matches(pattern.substr(1), name.substr(1));
+}
+
+bool matches_any(const std::vector<std::string>& patterns, const std::string& name) {
+  return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& pattern) { return matches(pattern, name); });
+}
+
+std::int64_t widest_buffer(const Graph& graph) {
+  std::int64_t widest = 0;
+  for (const BufferSpec& buffer : graph.buffer_specs()) widest = std::max(widest, buffer.channels);
+  return widest;
+}
+
+}  // namespace
+
+DType dtype_of(const std::string& precision) {
+  if (precision == "fp16") return DType::f16;
+  if (precision == "bf16") return DType::bf16;
+  return DType::f32;
+}
+
+void freeze(Graph& graph, Parameters& parameters, const FreezeConfig& config) {
+  for (const auto* patterns : {&config.parameters, &config.except})
+    for (const std::string& pattern : *patterns)
+      require(std::any_of(parameters.slices().begin(), parameters.slices().end(), [&](const Slice& s) { return matches(pattern, s.spec.name); }),
+              "[freeze] pattern \"", pattern, "\" matches no parameter of this model. Its last one is called \"", graph.parameter_specs().back().name, "\".");
+  for (Slice& slice : parameters.slices())
+    slice.is_frozen = matches_any(config.parameters, slice.spec.name) && !matches_any(config.except, slice.spec.name);
+  require(std::any_of(parameters.slices().begin(), parameters.slices().end(), [](const Slice& s) { return !s.is_frozen; }),
+          "[freeze] leaves nothing to train. Name the trained parameters in freeze.except.");
+  if (config.batch_norm != "running") return;
+  for (Node& node : graph.nodes()) {
+    if (!node.layer->is_normalization()) continue;
+    const bool is_frozen = std::all_of(parameters.slices().begin(), parameters.slices().end(), [&](const Slice& s) {
+      const int local = s.spec.ordinal - node.first_parameter;
+      return local < 0 || local >= node.parameter_count || s.is_frozen;
+    });
+    if (is_frozen) node.layer->use_running_statistics();
+  }
+}
+
+Network::Network(Device& device, Communicator& comm, const Config& config, const Shape& images) : device_(device), comm_(comm), graph_(images) {
+  const Value logits = build_model(graph_, config.model);
+  cross_entropy(logits, config.loss.label_smoothing);
+  if (config.graph.fuse) fuse(graph_);
+  parameters_ = std::make_unique<Parameters>(finish_order(graph_), std::vector<BufferSpec>(graph_.buffer_specs().begin(), graph_.buffer_specs().end()),
+                                             dtype_of(config.precision));
+  freeze(graph_, *parameters_, config.freeze);
+  if (config.model.sync_bn && comm.size() > 1 && widest_buffer(graph_) > 0)
+    exchange_ = make_exchange(device, comm.split(static_cast<int>(config.model.sync_bn_group)), 2 * widest_buffer(graph_) + 8);
+  executor_ = std::make_unique<Executor>(graph_, *parameters_,
+                                         Executor::Context{device, config.backends, comm, exchange_.get(), dtype_of(config.precision),
+                                                           static_cast<std::int64_t>(config.comm.bucket_mib * (1 << 20))});
+}
+Network::~Network() = default;
+
+MemoryUse Network::memory(const OptimizerConfig& optimizer) const {
+  const auto elements = static_cast<std::size_t>(parameters_->elements()), buffers = static_cast<std::size_t>(parameters_->buffer_elements());
+  const MemoryPlan plan = executor_->memory();
+  const std::size_t moments = optimizer.kind == "adamw" ? 2 : optimizer.momentum > 0 ? 1 : 0;
+  MemoryUse use;
+  use.parameters = 4 * elements + 8 * buffers + (parameters_->compute_dtype() == DType::f32 ? 0 : size_of(parameters_->compute_dtype()) * elements);
+  use.gradients = 4 * static_cast<std::size_t>(parameters_->gradient_elements());
+  use.optimizer = 4 * moments * elements;
+  use.activations = plan.arena;
+  use.workspace = plan.workspace;
+  return use;
+}
+
+void Network::allocate() {
+  Parameters& p = *parameters_;
+  const auto elements = static_cast<std::size_t>(p.elements()), buffers = static_cast<std::size_t>(p.buffer_elements());
+  master_ = device_.allocate(elements * 4);
+  grad_ = comm_.allocate(device_, static_cast<std::size_t>(p.gradient_elements()) * 4);
+  running_ = device_.allocate(buffers * 4);
+  candidate_ = device_.allocate(buffers * 4);
+  const bool is_copy = p.compute_dtype() != DType::f32;
+  if (is_copy) compute_ = device_.allocate(elements * size_of(p.compute_dtype()));
+  const auto whole = [](const Allocation& a, std::int64_t count, DType dtype) { return Tensor{a.data(), vector_shape(count), dtype}; };
+  p.bind({.master = whole(master_, p.elements(), DType::f32), .compute = whole(is_copy ? compute_ : master_, p.elements(), p.compute_dtype()),
+          .grad = whole(grad_, p.gradient_elements(), DType::f32), .running = whole(running_, p.buffer_elements(), DType::f32),
+          .candidate = whole(candidate_, p.buffer_elements(), DType::f32)});
+  executor_->allocate();
+}
+
+bool Network::is_recordable() const { return comm_.is_recordable() && (!exchange_ || exchange_->is_recordable()); }
+
+}  // namespace lockstep

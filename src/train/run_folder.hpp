@@ -1,0 +1,37 @@
+// run_folder: outputs/<run>/, who may work in it, and where a run goes on.  Rank 0 only; the others hear the outcome.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/config.hpp"
+
+namespace lockstep {
+
+/// Holds the run's folder for one job at a time, by a lock that dies with its process.
+class RunLock {
+ public:
+  /// Error when another live job holds it, with its host and pid or job id.  job: "job 17" or "pid 4711", with the host, for that message.
+  RunLock(const std::string& folder, const std::string& holder);
+  ~RunLock();
+  RunLock(const RunLock&) = delete;
+  RunLock& operator=(const RunLock&) = delete;
+
+ private:
+  int descriptor_ = -1;
+};
+
+/// What rank 0 found before training; broadcast as text.
+struct ResumeDecision {
+  std::string checkpoint;                // empty: from the start
+  std::vector<std::string> notes;        // which one is taken and why others were refused, for the log
+  std::int64_t global_batch = 0;         // the checkpoint's; 0: the input's
+};
+
+std::string run_folder(const RunConfig& config);
+/// By run.resume: auto, never, or a path.  Errors: a used folder with never (names a free one), no such file, none valid.
+ResumeDecision decide_resume(const Config& config);
+/// Error with key, old and new when a key that changes the result differs from the folder's config.toml; run.epochs may grow.
+void require_same_run(const Config& config, const std::string& folder);
+
+}  // namespace lockstep

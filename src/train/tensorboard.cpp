@@ -1,0 +1,114 @@
+// tensorboard: scalars and the configuration as text, in the event file format (TFRecord frames of Event protocol buffers).
+// The two messages are small enough to be written out by hand.  Source: tensorflow/core/util/event.proto, framework/summary.proto.
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "base/error.hpp"
+#include "storage/sealed_file.hpp"
+#include "train/metrics.hpp"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Protocol buffer fields, appended one by one.
+class Message {
+ public:
+  void varint(int field, std::uint64_t value) { tag(field, 0), raw_varint(value); }
+  void number(int field, double value) { tag(field, 1), bytes(&value, sizeof value); }
+  void number(int field, float value) { tag(field, 5), bytes(&value, sizeof value); }
+  void text(int field, const std::string& value) { tag(field, 2), raw_varint(value.size()), data_ += value; }
+  const std::string& data() const { return data_; }
+
+ private:
+  void tag(int field, int wire) { raw_varint(static_cast<std::uint64_t>(field) << 3 | static_cast<std::uint64_t>(wire)); }
+  void raw_varint(std::uint64_t value) {
+    for (; value >= 128; value >>= 7) data_ += static_cast<char>(value | 128);
+    data_ += static_cast<char>(value);
+  }
+  void bytes(const void* p, std::size_t n) { data_.append(static_cast<const char*>(p), n); }
+  std::string data_;
+};
+
+/// TFRecord's checksum: CRC-32C, rotated and shifted.
+std::string masked_crc(const std::string& data) {
+  const std::uint32_t crc = crc32c(data.data(), data.size());
+  const std::uint32_t masked = ((crc >> 15) | (crc << 17)) + 0xa282ead8u;
+  return {reinterpret_cast<const char*>(&masked), sizeof masked};
+}
+
+class TensorBoardSink final : public Sink {
+ public:
+  TensorBoardSink(const std::string& folder, std::int64_t step) : start_(wall_seconds()) {
+    path_ = (fs::path(folder) / text_of("events.out.tfevents.", static_cast<std::int64_t>(start_), ".", step)).string();
+    file_.open(path_, std::ios::binary | std::ios::trunc);
+    require(file_.good(), path_, " cannot be written. Check permissions and free space.");
+    Message version = event(0);
+    version.text(3, "brain.Event:2");
+    write(version);
+    Message session, started = event(step);                // TensorBoard drops what earlier files say of this step and later ones
+    session.varint(1, 1);
+    started.text(7, session.data());
+    if (step > 0) write(started);
+  }
+
+  void start(const StartRecord& r) override {
+    Message plugin, metadata, tensor, value, summary, e = event(r.step);
+    plugin.text(1, "text");
+    metadata.text(1, plugin.data());
+    tensor.varint(1, 7);                                   // DT_STRING
+    Message shape, dimension;
+    dimension.varint(1, 1);
+    shape.text(2, dimension.data());
+    tensor.text(2, shape.data());
+    tensor.text(8, "```\n" + r.config + "\n```");
+    value.text(1, "config");
+    value.text(8, tensor.data());
+    value.text(9, metadata.data());
+    summary.text(1, value.data());
+    e.text(5, summary.data());
+    write(e);
+  }
+  void train(const TrainRecord& r) override {
+    scalars(r.step, {{"train/loss", r.loss}, {"train/top1", r.top1}, {"train/top5", r.top5}, {"train/learning_rate", r.learning_rate},
+                     {"train/images_per_second", r.images_per_second}, {"train/data_wait", r.data_wait}, {"train/grad_norm", r.grad_norm}});
+  }
+  void eval(const EvalRecord& r) override { scalars(r.step, {{"eval/loss", r.loss}, {"eval/top1", r.top1}, {"eval/top5", r.top5}}); }
+
+ private:
+  Message event(std::int64_t step) const {
+    Message e;
+    e.number(1, wall_seconds());
+    e.varint(2, static_cast<std::uint64_t>(step));
+    return e;
+  }
+  void scalars(std::int64_t step, std::initializer_list<std::pair<const char*, double>> values) {
+    Message summary, e = event(step);
+    for (const auto& [name, number] : values) {
+      Message value;
+      value.text(1, name);
+      value.number(2, static_cast<float>(number));
+      summary.text(1, value.data());
+    }
+    e.text(5, summary.data());
+    write(e);
+  }
+  void write(const Message& message) {
+    const std::uint64_t length = message.data().size();
+    const std::string head(reinterpret_cast<const char*>(&length), sizeof length);
+    file_ << head << masked_crc(head) << message.data() << masked_crc(message.data()) << std::flush;
+    require(file_.good(), path_, " cannot be written. Check permissions and free space.");
+  }
+
+  std::string path_;
+  std::ofstream file_;
+  double start_;
+};
+
+}  // namespace
+
+std::unique_ptr<Sink> make_tensorboard_sink(const std::string& folder, std::int64_t step) { return std::make_unique<TensorBoardSink>(folder, step); }
+
+}  // namespace lockstep

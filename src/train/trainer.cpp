@@ -1,0 +1,273 @@
+#include "train/trainer.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/build_info.hpp"
+#include "train/preemption.hpp"
+#include "train/snapshot.hpp"
+
+namespace lockstep {
+namespace {
+
+MetricSums operator+(const MetricSums& a, const MetricSums& b) { return {a.loss + b.loss, a.images + b.images, a.top1 + b.top1, a.top5 + b.top5}; }
+double mean(double sum, std::int64_t images) { return images > 0 ? sum / static_cast<double>(images) : 0; }
+
+CheckpointHeader checkpoint_header(const RunPlan& plan, const ShardHeader& shards, int ranks) {
+  const Config& c = plan.config;
+  return {.model = c.model.name, .classes = c.model.classes, .class_names = shards.classes, .global_batch = c.data.global_batch, .seed = c.run.seed, .ranks = ranks,
+          .micro_batches = c.data.micro_batches, .config = to_toml(c), .fit = shards.fit, .rotate = shards.rotate, .size = shards.size,
+          .versions = text_of("lockstep ", build_info().version, " ", build_info().git_hash, ", ", build_info().libraries)};
+}
+
+}  // namespace
+
+template <class Call>
+void Trainer::each_sink(Call&& call) {
+  if (comm_.rank() != 0) return;
+  call(static_cast<Sink&>(console_));
+  for (const auto& sink : sinks_) call(*sink);
+}
+
+/// What passes while it lives is left out of rates.
+struct Trainer::NotTraining {
+  explicit NotTraining(Times& t) : times(t), start(stopwatch_seconds()) {}
+  ~NotTraining() {
+    const double passed = stopwatch_seconds() - start;
+    times.run_start += passed, times.record_start += passed;
+  }
+  Times& times;
+  double start;
+};
+
+Trainer::Trainer(Device& device, Communicator& comm, const RunSetting& setting, Console& console, Progress& progress, StartRecord start)
+    : device_(device), comm_(comm), setting_(setting), plan_(setting.plan), console_(console), progress_(progress),
+      network_(device, comm, setting.plan.config, setting.plan.images), rates_(rate_table(setting.plan.config.schedule, schedule_plan(setting.plan))),
+      optimizer_((network_.allocate(), device), setting.plan.config.optimizer, network_.parameters(), rates_, setting.plan.config.precision == "fp16"),
+      sampler_(plan_.config.data, plan_.train_images, plan_.config.data.global_batch, static_cast<std::uint64_t>(plan_.config.run.seed)),
+      augment_(plan_.config.augment, true, static_cast<std::uint64_t>(plan_.config.run.seed), setting.train->header().height, setting.train->header().width,
+               plan_.config.data.mean, plan_.config.data.std),
+      inputs_(device), flight_(device), vote_(comm, device.is_host() ? 1 : 2), group_(ranks_per_statistics(plan_.config.model, comm.size())) {
+  if (setting.eval) evaluator_ = std::make_unique<Evaluator>(device, comm, network_, *setting.eval, plan_, progress);
+  restore();
+  first_step_ = run_.step;
+  saved_step_ = setting.checkpoint.empty() ? -1 : run_.step;
+  if (comm_.rank() == 0) {
+    const std::string folder = setting.folder;
+    writer_ = std::make_unique<CheckpointWriter>(folder + "/checkpoints", plan_.config.checkpoint, plan_.steps_per_epoch,
+                                                 [this](const std::string& line) { console_.say(line); }, [this] { progress_.tick(); });
+    sinks_.push_back(make_json_sink(folder, run_.step, run_.evaluated_step));
+    sinks_.push_back(make_tensorboard_sink(folder, run_.step));
+  }
+  start.step = run_.step;
+  each_sink([&](Sink& sink) { sink.start(start); });
+}
+Trainer::~Trainer() = default;
+
+void Trainer::restore() {
+  Parameters& parameters = network_.parameters();
+  parameters.initialize(device_, static_cast<std::uint64_t>(plan_.config.run.seed));
+  optimizer_.set_status(device_, {}, network_.executor().step_state());
+  if (setting_.checkpoint.empty()) return;
+  std::vector<std::string> names;
+  for (const Optimizer::Moment& moment : optimizer_.moments()) names.push_back(moment.name);
+  TrainingState state;
+  if (comm_.rank() == 0) state = read_checkpoint(setting_.checkpoint, parameters, plan_.config.model, true, names);
+  restore_snapshot(device_, comm_, network_, optimizer_, state, group_);
+  run_ = state.progress;
+}
+
+int Trainer::run() {
+  if (run_.step >= plan_.total_steps && !is_evaluation_due()) {
+    if (comm_.rank() == 0) console_.say(text_of("run ", plan_.config.run.name, " is finished: ", run_.step, " steps. Raise run.epochs to go on, or choose another run.name."));
+    return exit_done;
+  }
+  loader_ = std::make_unique<Loader>(device_, *setting_.train, augment_, training_work(sampler_, run_.step, comm_.rank(), comm_.size(), plan_.config.data.micro_batches),
+                                     plan_.config.data.readers, plan_.config.data.slots, plan_.largest_part, [this] { progress_.tick(); });
+  times_.run_start = times_.record_start = times_.checkpoint = stopwatch_seconds();
+  times_.step_at_record = run_.step;
+  bool is_first = true;
+  for (;;) {
+    // Between steps, and only here: preempted? evaluate? checkpoint?
+    const Wish wanted = vote_.ask(wish());
+    if (wanted == Wish::stop) return finish(true);
+    if (is_evaluation_due() && !evaluate()) return finish(true);
+    if (wanted == Wish::save || is_checkpoint_due()) save();
+    if (run_.step >= plan_.total_steps) return finish(false);
+    progress_.phase = is_first ? Phase::warm_up : Phase::training;
+    step();
+    if (is_first && comm_.rank() == 0)
+      console_.say(text_of("first step ", std::round(10 * (stopwatch_seconds() - setting_.process_start)) / 10, " s after start"));
+    is_first = false;
+    const bool is_epoch_end = run_.step % plan_.steps_per_epoch == 0;
+    if (run_.step % plan_.config.run.log_every == 0 || is_epoch_end || run_.step == plan_.total_steps) record();
+    if (is_epoch_end) end_epoch();
+  }
+}
+
+/// One step: one global batch in, one update out.  Collective.
+void Trainer::step() {
+  const ProfileRange range("train.step");
+  for (std::int64_t part = 0; part < plan_.config.data.micro_batches; ++part) {
+    slot_ = loader_->next();
+    inputs_.publish({.seed = plan_.config.run.seed, .step = run_.step, .part = part, .first_sample = slot_->first_position,
+                     .inverse_global_count = 1.0f / static_cast<float>(slot_->global_count), .plateau_factor = run_.plateau.factor,
+                     .local_count = static_cast<std::int32_t>(slot_->count)}, network_.executor().step_state());
+    times_.images += part == 0 ? slot_->global_count : 0;
+    recording(*slot_, part + 1 == plan_.config.data.micro_batches).run();
+  }
+  flight_.limit(2);
+  run_.step += 1;
+  run_.epoch = run_.step / plan_.steps_per_epoch;
+  progress_.step = run_.step;
+  progress_.tick();
+}
+
+/// Augment, forward, backward, all-reduce and, after the last micro-batch, the update.
+void Trainer::enqueue(const Slot& slot, bool is_last) {
+  Executor& executor = network_.executor();
+  if (slot.count > 0) augment_.enqueue(device_, slot.pixels, slot.cuts, slot.count, executor.input(), executor.labels(), {});
+  executor.enqueue_training(slot.count, slot.part == 0, is_last);
+  if (!is_last) return;
+  const ParameterMemory& memory = network_.parameters().memory();
+  optimizer_.enqueue_update(device_, executor.step_state(), memory.grad.as<float>() + network_.parameters().elements());
+}
+
+Replay& Trainer::recording(const Slot& slot, bool is_last) {
+  std::unique_ptr<Replay>& replay = recordings_[{slot.count, slot.part == 0, is_last}];
+  // A slot's address changes from step to step: a device that replays addresses runs the step eagerly.
+  if (!replay) replay = device_.record([this, is_last] { enqueue(*slot_, is_last); }, device_.is_host());
+  return *replay;
+}
+
+Wish Trainer::wish() const {
+  if (stop_requested() != 0) return Wish::stop;
+  const double minutes = plan_.config.checkpoint.every_minutes;
+  return comm_.rank() == 0 && minutes > 0 && stopwatch_seconds() - times_.checkpoint >= 60 * minutes ? Wish::save : Wish::go_on;
+}
+
+bool Trainer::is_evaluation_due() const {
+  if (!evaluator_ || run_.step == 0 || run_.evaluated_step == run_.step) return false;
+  if (run_.step >= plan_.total_steps) return true;
+  const std::int64_t every = plan_.config.run.evaluate_every_epochs * plan_.steps_per_epoch;
+  return every > 0 && run_.step % every == 0;
+}
+
+bool Trainer::is_checkpoint_due() const {
+  if (run_.step == first_step_ && !has_improved_ && run_.step < plan_.total_steps) return false;
+  if (run_.step == saved_step_) return false;
+  if (has_improved_ || run_.step >= plan_.total_steps) return true;
+  const CheckpointConfig& c = plan_.config.checkpoint;
+  if (c.every_steps > 0 && run_.step % c.every_steps == 0) return true;
+  const auto epoch_steps = static_cast<std::int64_t>(std::llround(c.every_epochs * static_cast<double>(plan_.steps_per_epoch)));
+  return epoch_steps > 0 && run_.step % epoch_steps == 0;
+}
+
+bool Trainer::evaluate() {
+  const NotTraining pause(times_);
+  progress_.phase = Phase::evaluation;
+  fold_metrics();                        // training's sums lie where evaluation's will
+  std::optional<Evaluation> result;
+  {
+    const RankZeroStatistics of_the_run(device_, comm_, network_);
+    result = evaluator_->run([this] { return vote_.ask(wish()) == Wish::stop; });
+  }
+  if (!result) return false;
+  run_.evaluated_step = run_.step;
+  has_improved_ = plan_.config.checkpoint.keep_best && result->top1 > run_.best_top1;
+  if (result->top1 > run_.best_top1) run_.best_top1 = result->top1, run_.best_step = run_.step;
+  const double epoch = static_cast<double>(run_.step) / static_cast<double>(plan_.steps_per_epoch);
+  each_sink([&](Sink& sink) { sink.eval({.step = run_.step, .epoch = epoch, .loss = result->loss, .top1 = result->top1, .top5 = result->top5, .images = result->images}); });
+  if (comm_.rank() == 0) write_evaluation(setting_.folder, *result, setting_.eval->header().classes, run_.step, "");
+  return true;
+}
+
+void Trainer::save() {
+  const NotTraining pause(times_);
+  const Phase before = progress_.phase;
+  progress_.phase = Phase::checkpoint;
+  fold_metrics();
+  require_converging();
+  run_.optimizer = optimizer_.status(device_);
+  TrainingState state = take_snapshot(device_, comm_, network_, optimizer_, run_, group_);
+  if (writer_) writer_->write(checkpoint_header(plan_, setting_.train->header(), comm_.size()), std::move(state), network_.parameters());
+  saved_step_ = run_.step;
+  has_improved_ = false;
+  times_.checkpoint = stopwatch_seconds();
+  progress_.phase = before;
+  progress_.tick();
+}
+
+/// Takes the device's sums since the last time into the run's, over all ranks.
+void Trainer::fold_metrics() {
+  MetricSums sums;
+  device_.copy_to_host(&sums, network_.executor().metrics(), sizeof sums);
+  device_.zero(network_.executor().metrics(), sizeof sums);
+  std::int64_t counts[] = {sums.images, sums.top1, sums.top5};
+  comm_.sum(std::span<std::int64_t>(counts));
+  const MetricSums total{comm_.sum(sums.loss), counts[0], counts[1], counts[2]};
+  run_.since_record = run_.since_record + total;
+  run_.since_epoch = run_.since_epoch + total;
+}
+
+void Trainer::require_converging() {
+  const OptimizerStatus status = optimizer_.status(device_);
+  const bool is_stuck = status.skipped_in_row >= plan_.config.run.max_skipped;
+  if (status.diverged_step < 0 && !is_stuck) return;
+  if (writer_) writer_->finish();
+  const std::string good = comm_.broadcast(comm_.rank() == 0 ? newest_valid(setting_.folder + "/checkpoints").path : "", 0);
+  fail_with(exit_diverged, is_stuck ? text_of(status.skipped_in_row, " steps in a row were skipped up to step ", run_.step)
+                                    : text_of("the loss or a gradient is not finite at step ", status.diverged_step),
+            " (loss scale ", status.loss_scale, "): the run has diverged. ",
+            good.empty() ? "There is no checkpoint yet." : "The last good checkpoint is " + good + ".",
+            " Lower optimizer.learning_rate, raise schedule.warmup_epochs, or set optimizer.clip_norm.");
+}
+
+void Trainer::record() {
+  fold_metrics();
+  require_converging();
+  const OptimizerStatus status = optimizer_.status(device_);
+  const double now = stopwatch_seconds(), elapsed = now - times_.record_start, wait = loader_->wait_seconds();
+  const MetricSums& sums = run_.since_record;
+  const std::size_t last = std::min(static_cast<std::size_t>(std::max<std::int64_t>(status.updates - 1, 0)), rates_.size() - 1);
+  const double average = static_cast<double>(times_.images) / (now - times_.run_start);
+  const double step_seconds = elapsed / static_cast<double>(std::max<std::int64_t>(run_.step - times_.step_at_record, 1));
+  const TrainRecord record{.step = run_.step, .epoch = static_cast<double>(run_.step) / static_cast<double>(plan_.steps_per_epoch),
+                           .loss = mean(sums.loss, sums.images), .top1 = mean(static_cast<double>(sums.top1), sums.images),
+                           .top5 = mean(static_cast<double>(sums.top5), sums.images), .learning_rate = rates_[last] * static_cast<double>(run_.plateau.factor),
+                           .images_per_second = static_cast<double>(times_.images - times_.images_at_record) / elapsed, .images_per_second_average = average,
+                           .step_seconds = step_seconds, .data_wait = std::min(1.0, (wait - times_.wait_at_record) / elapsed), .loss_scale = status.loss_scale,
+                           .grad_norm = status.grad_norm, .skipped = status.skipped, .memory_bytes = static_cast<std::int64_t>(device_.allocated_bytes()),
+                           .seconds_left = static_cast<double>(plan_.total_steps - run_.step) * step_seconds,
+                           .epochs = static_cast<double>(plan_.total_steps) / static_cast<double>(plan_.steps_per_epoch)};
+  each_sink([&](Sink& sink) { sink.train(record); });
+  run_.since_record = {};
+  times_.record_start = now, times_.wait_at_record = wait, times_.images_at_record = times_.images, times_.step_at_record = run_.step;
+}
+
+/// The epoch's last record has been made.
+void Trainer::end_epoch() {
+  if (plan_.config.schedule.kind == "plateau") run_.plateau.observe(plan_.config.schedule, mean(run_.since_epoch.loss, run_.since_epoch.images));
+  run_.since_epoch = {};
+}
+
+int Trainer::finish(bool is_stopped) {
+  if (run_.step > first_step_ && run_.step != saved_step_) save();
+  loader_.reset();
+  progress_.phase = Phase::finishing;
+  if (writer_) writer_->finish();        // renamed and fsynced before the barrier below
+  comm_.barrier();
+  if (!is_stopped) {
+    if (comm_.rank() == 0 && run_.best_step >= 0)
+      console_.say(text_of("finished: ", run_.step, " steps; best top-1 ", std::round(1e4 * run_.best_top1) / 100, " % at step ", run_.best_step));
+    return exit_done;
+  }
+  if (run_.step == first_step_ && !setting_.checkpoint.empty()) {
+    if (comm_.rank() == 0) console_.say("stopped by a signal before any new step: a requeue would not get further. Ask for a longer time limit.");
+    return exit_internal;
+  }
+  if (comm_.rank() == 0) console_.say(text_of("stopped by a signal after step ", run_.step, run_.step > 0 ? ", saved" : "", ": submit again to go on (exit code ", static_cast<int>(exit_stopped_early), ")"));
+  return exit_stopped_early;
+}
+
+}  // namespace lockstep

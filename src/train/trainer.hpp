@@ -1,0 +1,95 @@
+// trainer: builds the run, holds the recordings, the loop and the step: the only conductor.
+// In: a resolved plan, the data sets, where to go on.  Out: the exit code; checkpoints, metrics and log in the run's folder.
+#pragma once
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "comm/communicator.hpp"
+#include "comm/watchdog.hpp"
+#include "data/loader.hpp"
+#include "optim/optimizer.hpp"
+#include "storage/shards.hpp"
+#include "train/checkpoint_folder.hpp"
+#include "train/evaluate.hpp"
+#include "train/metrics.hpp"
+#include "train/network.hpp"
+#include "train/run_plan.hpp"
+#include "train/step_inputs.hpp"
+#include "train/stop_vote.hpp"
+
+namespace lockstep {
+
+/// What a run trains on and where it writes.
+struct RunSetting {
+  RunPlan plan;
+  std::string folder;
+  std::string checkpoint;                // to go on from; empty: from the start
+  const Dataset* train = nullptr;
+  const Dataset* eval = nullptr;         // null: the data set has no such split
+  double process_start = 0;              // by stopwatch_seconds()
+};
+
+class Trainer {
+ public:
+  /// start: what sinks are told first; its step is filled in.
+  Trainer(Device& device, Communicator& comm, const RunSetting& setting, Console& console, Progress& progress, StartRecord start);
+  ~Trainer();
+  /// To the end, or until a signal stops it.  Collective.  The exit code; throws on failure.
+  int run();
+
+ private:
+  struct Times {                         // by stopwatch_seconds(); of rates
+    double run_start = 0, record_start = 0, wait_at_record = 0, checkpoint = 0;
+    std::int64_t images = 0, images_at_record = 0, step_at_record = 0;
+  };
+
+  struct NotTraining;
+
+  void restore();
+  void step();
+  Replay& recording(const Slot& slot, bool is_last);
+  void enqueue(const Slot& slot, bool is_last);
+  Wish wish() const;
+  bool is_evaluation_due() const;
+  bool is_checkpoint_due() const;
+  bool evaluate();                       // false: stopped meanwhile
+  void save();
+  void fold_metrics();
+  void record();
+  void end_epoch();
+  void require_converging();
+  int finish(bool is_stopped);
+  template <class Call> void each_sink(Call&& call);
+
+  Device& device_;
+  Communicator& comm_;
+  const RunSetting& setting_;
+  const RunPlan& plan_;
+  Console& console_;
+  Progress& progress_;                   // for the watchdog
+  Network network_;
+  std::vector<float> rates_;
+  Optimizer optimizer_;
+  Sampler sampler_;
+  Augment augment_;
+  StepInputsFeed inputs_;
+  Flight flight_;
+  StopVote vote_;
+  int group_ = 1;                        // ranks that share batch norm statistics
+  std::unique_ptr<Evaluator> evaluator_;
+  std::unique_ptr<Loader> loader_;
+  std::unique_ptr<CheckpointWriter> writer_;             // rank 0
+  std::vector<std::unique_ptr<Sink>> sinks_;             // rank 0, beside the console
+  std::map<std::tuple<std::int64_t, bool, bool>, std::unique_ptr<Replay>> recordings_;  // by (images, first part, last part)
+  const Slot* slot_ = nullptr;           // of the micro-batch that is being enqueued
+  RunProgress run_;
+  std::int64_t first_step_ = 0;          // where this process went on
+  std::int64_t saved_step_ = -1;
+  bool has_improved_ = false;            // the last evaluation was the best: it gets a checkpoint
+  Times times_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,47 @@
+// mpi_main: runs tests on all ranks of MPI.  Rank 0 prints as usual, the others only what fails on them.
+// A failure on any rank fails the run.  A fatal one (ASSERT, an exception) ends it at once, for the ranks are no longer in step.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <exception>
+#include <string>
+
+#include "comm/communicator.hpp"
+#include "tensor/device.hpp"
+
+namespace {
+
+class RankPrinter : public testing::EmptyTestEventListener {
+ public:
+  explicit RankPrinter(int rank) : rank_(rank) {}
+  void OnTestPartResult(const testing::TestPartResult& part) override {
+    if (!part.failed()) return;
+    const testing::TestInfo* test = testing::UnitTest::GetInstance()->current_test_info();
+    if (rank_ != 0)
+      std::printf("[%s] %s.%s, %s:%d\n%s\n", lockstep::rank_name().c_str(), test ? test->test_suite_name() : "", test ? test->name() : "",
+                  part.file_name() ? part.file_name() : "", part.line_number(), part.message());
+    std::fflush(stdout);
+    if (part.fatally_failed()) lockstep::abort_all(1);
+  }
+
+ private:
+  int rank_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    const lockstep::MpiSession mpi(&argc, &argv);
+    const lockstep::KokkosSession kokkos;
+    testing::InitGoogleTest(&argc, argv);
+    auto& listeners = testing::UnitTest::GetInstance()->listeners();
+    if (mpi.rank() != 0) delete listeners.Release(listeners.default_result_printer());
+    listeners.Append(new RankPrinter(mpi.rank()));          // gtest owns it
+    const int result = RUN_ALL_TESTS();
+    return static_cast<int>(lockstep::make_communicator()->max(result));
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "[%s] %s\n", lockstep::rank_name().c_str(), error.what());
+    lockstep::abort_all(1);
+  }
+}

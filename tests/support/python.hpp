@@ -1,0 +1,30 @@
+// python: asks Debian's Python (numpy, h5py, torch come with env/install.sh --tests) for a truth that is not ours.
+#pragma once
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "support/scratch.hpp"
+
+namespace lockstep {
+
+/// Runs the script with sys.argv[1:] = arguments.  Returns what it printed; throws with that text when it fails.
+inline std::string run_python(const std::string& script, const std::vector<std::string>& arguments = {}) {
+  const ScratchFolder folder;
+  write_file(folder / "script.py", script);
+  std::string command = "/usr/bin/python3 " + (folder / "script.py");
+  for (const std::string& argument : arguments) command += " '" + argument + "'";
+  std::FILE* pipe = popen((command + " 2>&1").c_str(), "r");
+  if (!pipe) throw std::runtime_error("cannot start " + command);
+  std::string printed;
+  char block[4096];
+  while (const std::size_t bytes = std::fread(block, 1, sizeof block, pipe)) printed.append(block, bytes);
+  const int status = pclose(pipe);
+  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) throw std::runtime_error("python failed:\n" + printed);
+  return printed;
+}
+
+}  // namespace lockstep
