@@ -51,7 +51,8 @@ std::span<const ConvBackend> conv_backends() {
 }
 
 std::unique_ptr<ConvOp> make_conv(Device& device, const BackendConfig& config, const ConvProblem& problem) {
-  require(problem.p() >= 1 && problem.q() >= 1, "a ", text(problem), " has no output: the padded image is smaller than the kernel. Use larger images.");
+  require(problem.h + 2 * problem.pad >= problem.r && problem.w + 2 * problem.pad >= problem.s, "a ", text(problem),
+          " has no output: the padded image is smaller than the kernel. Raise augment.size.");
   std::vector<std::string> names = {"auto"};
   std::string list;
   for (const ConvBackend& backend : conv_backends()) {

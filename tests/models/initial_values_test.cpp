@@ -66,9 +66,9 @@ TEST_P(InitialValues, AreDrawnFromTorchsDistributionTensorByTensor) {
       continue;
     }
     ++drawn;
-    // Equal distributions exceed 2.2 once in 8000 tensors; a bound or deviation off by 5 % exceeds it with 20000 values.
+    // Draws from one distribution exceed 2.2 once in 8000 tensors (2 exp(-2 x 2.2^2)).
     EXPECT_LT(distance(got, want), 2.2);
-    // Two independent estimates of one deviation from n normal values differ by 1/sqrt(n) of it, on average; five of those.
+    // The ratio of two estimates of one deviation, each from n normal values, scatters by 1/sqrt(n); five of those.
     EXPECT_NEAR(deviation(got) / deviation(want), 1, 5 / std::sqrt(static_cast<double>(got.size())));
     if (spec.init.kind == Init::uniform) {
       const auto [low, high] = std::ranges::minmax(got);

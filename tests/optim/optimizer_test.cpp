@@ -106,7 +106,7 @@ TEST(OptimizerSkip, TheScaleStaysAUsableNumberHoweverLongOverflowsLast) {
 
 TEST(OptimizerDiverge, WithoutScalingTheFirstNonFiniteStepIsNamedAndAllLaterUpdatesAreOff) {
   for (const bool is_loss : {false, true}) {
-    Training training({});
+    Training training;
     for (int s = 0; s < 3; ++s) put_gradients(training, s), training.update();
     const auto weights = training.all_weights();
     const auto moment = training.moment(0);
@@ -242,7 +242,7 @@ TEST(OptimizerUpdate, TheComputeCopyOfWeightsFollowsTheMasterAndNormsHaveNone) {
 }
 
 TEST(OptimizerUpdate, AKeptStepMakesTheCandidateStatisticsTheRunningOnes) {
-  Training training({});
+  Training training;
   training.put_candidate(3);
   training.update();
   EXPECT_EQ(training.running(), training.candidate());
@@ -263,7 +263,7 @@ TEST(OptimizerState, StatusAndMomentsCarriedOverToAnotherOptimizerGoOnWithTheSam
 }
 
 TEST(OptimizerState, MomentsAreNamedAsPyTorchsAndTheirBytesAreForeseen) {
-  Training sgd({});
+  Training sgd;
   ASSERT_EQ(sgd.optimizer().moments().size(), 1u);
   EXPECT_EQ(sgd.optimizer().moments()[0].name, "momentum_buffer");
   Training adamw(fp16_options("adamw"));
@@ -271,8 +271,8 @@ TEST(OptimizerState, MomentsAreNamedAsPyTorchsAndTheirBytesAreForeseen) {
   EXPECT_EQ(adamw.optimizer().moments()[0].name, "exp_avg");
   EXPECT_EQ(adamw.optimizer().moments()[1].name, "exp_avg_sq");
   const std::int64_t elements = sgd.parameters().elements();
-  EXPECT_EQ(moment_bytes(fp16_options("adamw").config, elements), 2 * moment_bytes({}, elements));
-  EXPECT_GE(sgd.optimizer().state_bytes(), moment_bytes({}, elements));
+  EXPECT_EQ(moment_bytes(fp16_options("adamw").config, elements), 2 * moment_bytes(OptimizerConfig(), elements));
+  EXPECT_GE(sgd.optimizer().state_bytes(), moment_bytes(OptimizerConfig(), elements));
 }
 
 }  // namespace

@@ -159,13 +159,17 @@ class LayersRun {
   }
   void overlap() {
     std::vector<int> readers(values_.size(), 0);
-    for (const Node& node : graph_.nodes())
-      for (const int in : node.in) ++readers[at(in)];
+    std::vector<bool> is_kept(values_.size(), false);
+    is_kept[0] = true;                   // so that forward may run again
+    for (std::size_t i = 0; i < graph_.nodes().size(); ++i) {
+      const Node& node = graph_.nodes()[i];
+      for (const int in : node.in) ++readers[at(in)], is_kept[at(in)] = is_kept[at(in)] || needs_[i].keeps_input;
+      if (needs_[i].keeps_output) is_kept[at(node.out)] = true;
+    }
     for (std::size_t i = 0; i < graph_.nodes().size(); ++i) {
       const Node& node = graph_.nodes()[i];
       const int in = node.in[0];
-      const bool is_kept = needs_[i].keeps_input || (i > 0 && needs_[i - 1].keeps_output);
-      if (needs_[i].output_over_input && readers[at(in)] == 1 && !is_kept) values_[at(node.out)] = values_[at(in)];
+      if (needs_[i].output_over_input && readers[at(in)] == 1 && !is_kept[at(in)]) values_[at(node.out)] = values_[at(in)];
     }
     for (std::size_t i = graph_.nodes().size(); i-- > 0;) {
       const Node& node = graph_.nodes()[i];

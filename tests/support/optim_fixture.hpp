@@ -32,6 +32,7 @@ class Training {
     std::string frozen;                  // name of the slice that is not trained
   };
 
+  Training() : Training(Options()) {}
   explicit Training(const Options& options)
       : parameters_(some_parameters(), {{"bn.running_mean", 5, 0.f}, {"bn.running_var", 70, 1.f}}, options.compute) {
     for (Slice& slice : parameters_.slices()) slice.is_frozen = slice.spec.name == options.frozen;
