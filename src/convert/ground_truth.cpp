@@ -79,7 +79,7 @@ std::vector<std::int32_t> read_ground_truth(const std::vector<std::string>& imag
   std::unordered_map<std::string, std::size_t> position;
   for (std::size_t i = 0; i < images.size(); ++i) position[images[i]] = i;
   std::vector<std::int32_t> result(images.size(), -1);
-  std::int64_t smallest = -1;                                       // number without a map
+  std::int64_t plain_numbers = 0, smallest = std::ssize(classes);   // without a map
   for (std::size_t i = 0; i < lines.size(); ++i) {
     const auto& [image, label] = lines[i];
     const std::string where = text_of(labels, ", line ", i + 1, ": ");
@@ -100,10 +100,10 @@ std::vector<std::int32_t> read_ground_truth(const std::vector<std::string>& imag
     require(*number >= first && *number < first + count, where, "class number ", *number, " is not in ", first, "..", first + count - 1,
             by_number.empty() ? " (numbers count the sorted class names from 0; for ILSVRC's own IDs, which start at 1 and are not sorted, "
                                 "give --val-label-names a file whose line i names class i)" : "");
-    if (by_number.empty()) smallest = smallest < 0 ? *number : std::min(smallest, *number);
+    if (by_number.empty()) ++plain_numbers, smallest = std::min(smallest, *number);
     result[at] = by_number.empty() ? static_cast<std::int32_t>(*number) : index_of(by_number[static_cast<std::size_t>(*number - 1)]);
   }
-  require(smallest <= 0, labels, ": no image has class number 0, so these may be ILSVRC's IDs, which start at 1 and are not sorted. "
+  require(plain_numbers < std::ssize(lines) || smallest == 0, labels, ": no image has class number 0, so these may be ILSVRC's IDs, which start at 1 and are not sorted. "
           "Give --val-label-names a file whose line i names class i, or write class names instead of numbers");
   return result;
 }

@@ -39,8 +39,11 @@ Folder list(const fs::path& path) {
     const std::string name = entry->path().filename().string();
     std::error_code dangling;                                       // a link to nowhere is listed, and named when it cannot be read
     if (name.starts_with('.')) continue;
-    if (entry->is_directory(dangling)) out.folders.push_back(name);
-    else (is_image_name(name) ? out.images : out.others).push_back(name);
+    if (entry->is_directory(dangling)) {
+      if (!fs::exists(entry->path() / "convert-report.txt")) out.folders.push_back(name);   // OUTPUT inside INPUT is no class
+    } else {
+      (is_image_name(name) ? out.images : out.others).push_back(name);
+    }
   }
   require(!error, path.string(), ": cannot be listed: ", error.message());
   std::ranges::sort(out.folders);

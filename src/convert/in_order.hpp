@@ -45,10 +45,15 @@ void in_order(std::int64_t count, int threads, const Make& make, const Take& tak
     }
   };
   std::vector<std::jthread> pool;
-  for (int t = 0; t < threads; ++t) pool.emplace_back(work);
+  try {
+    for (int t = 0; t < threads; ++t) pool.emplace_back(work);
+  } catch (...) {                                                   // no more threads to be had: those that wait must end
+    const std::lock_guard lock(mutex);
+    failure = std::current_exception();
+  }
 
   std::unique_lock lock(mutex);
-  while (taken < count) {
+  while (taken < count && !failure) {
     auto& slot = slots[static_cast<std::size_t>(taken % window)];
     result_is_there.wait(lock, [&] { return failure || slot; });
     if (failure) break;

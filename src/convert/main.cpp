@@ -4,6 +4,7 @@
 #include <cstring>
 #include <iostream>
 
+#include "base/build_info.hpp"
 #include "base/error.hpp"
 #include "convert/convert.hpp"
 
@@ -44,6 +45,7 @@ int run(int argc, char** argv) {
   CLI::App app("Makes shards for lockstep out of images.  OUTPUT/convert-report.txt says what was left out and why.", "lockstep-convert");
   app.set_help_flag();
   app.set_help_all_flag("-h,--help", "all sources and their options");
+  app.set_version_flag("--version", text_of("lockstep-convert ", build_info().version, ", ", build_info().git_hash));
   app.require_subcommand(1);
   app.footer("Exit codes: 0 done (or already done), 1 internal error, 2 bad input.");
   ConvertOptions options;

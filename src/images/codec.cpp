@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <mutex>
@@ -50,10 +51,11 @@ auto with_own_errors(const std::string& path, const F& decode) {
 }
 
 std::string bytes_of(const std::string& path) {
+  std::error_code unknown;
+  require(!std::filesystem::is_directory(path, unknown), path, ": is a folder, not an image");
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   require(file.good(), path, ": cannot be opened: ", std::strerror(errno));
   const std::streamoff size = file.tellg();
-  require(size >= 0, path, ": cannot be read: is it a folder?");
   require(size > 0, path, ": is empty (0 bytes)");
   std::string bytes(static_cast<std::size_t>(size), '\0');
   require(file.seekg(0).read(bytes.data(), size).good(), path, ": cannot be read: ", std::strerror(errno));

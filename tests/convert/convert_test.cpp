@@ -138,7 +138,7 @@ TEST(Convert, ALogHasPlainLinesAndTheReportSaysWhatWasWritten) {
   const ScratchFolder folder;
   const Outcome outcome = convert_with({"shapes", folder.path(), "--train", "50", "--val", "10"});
   EXPECT_FALSE(outcome.says("\r"));
-  EXPECT_TRUE(outcome.says("train: 50 images, 10 classes, about 153.6 kB in 1 shard")) << outcome.printed;
+  EXPECT_TRUE(outcome.says("train: 50 images, 10 classes, about 154 kB in 1 shard")) << outcome.printed;
   EXPECT_TRUE(outcome.says("50 of 50 images, "));
   const std::string report = read_file(folder / "convert-report.txt");
   EXPECT_NE(report.find("written: train: 50 images"), std::string::npos) << report;
