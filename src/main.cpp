@@ -12,6 +12,7 @@
 #include "comm/communicator.hpp"
 #include "tensor/device.hpp"
 #include "train/commands/commands.hpp"
+#include "train/preemption.hpp"
 
 namespace {
 
@@ -45,10 +46,16 @@ std::string batch_job() {
   return id.empty() ? "" : "Slurm job " + id;
 }
 
-/// Printed once: where all ranks fail alike, rank 0 has printed and ended the job before another one speaks.
+/// Printed once: where all ranks fail alike, rank 0 has printed and ended the job before another one speaks.  A launcher's signal meanwhile
+/// says the same, and must not end this rank with a code of its own: srun hands on the highest.
 void report(const std::string& message) {
   const std::string who = rank_name();
-  if (!who.empty() && who.rfind("rank 0 ", 0) != 0) ::usleep(1'000'000);
+  if (!who.empty() && who.rfind("rank 0 ", 0) != 0) {
+    const int before = stop_requested();
+    catch_stop_signals();
+    ::usleep(2'000'000);
+    if (before == 0 && stop_requested() != 0) return;
+  }
   std::cerr << "lockstep" << (who.empty() ? "" : "[" + who + "]") << ": error: " << message << "\n" << std::flush;
 }
 
@@ -94,6 +101,7 @@ int leave(int code, int rank, int size) {
 
 int run(const Command& command, const Invocation& invocation, int& argc, char**& argv) {
   if (command.alone) return guarded([&] { return command.alone(invocation); });
+  if (command.ranks == run_train) catch_stop_signals();   // a signal while MPI starts would end the job as if it had failed
   std::optional<MpiSession> mpi;
   if (const int code = guarded([&] { return mpi.emplace(&argc, &argv), int{exit_done}; }); code != exit_done) abort_all(code);
   const int rank = mpi->rank(), size = mpi->size();

@@ -35,10 +35,10 @@ enum class GradMode { skip, write, add };
 
 /// What a call reads and writes; unused tensors stay empty.  Batches may be smaller than the problem's n: x.shape.n decides.
 struct ConvArguments {
-  Tensor x, weight, bias, y;                     // forward reads x, weight, bias and writes y
-  Tensor grad_y, grad_x, grad_weight, grad_bias; // grad_weight and grad_bias: f32
-  GradMode mode = GradMode::write;               // of grad_x, or of grad_weight and grad_bias
-  Tensor workspace;                              // u8, at least workspace_bytes()
+  Tensor x{}, weight{}, bias{}, y{};                        // forward reads x, weight, bias and writes y
+  Tensor grad_y{}, grad_x{}, grad_weight{}, grad_bias{};    // grad_weight and grad_bias: f32; either may be empty
+  GradMode mode = GradMode::write;                          // of grad_x, or of grad_weight and grad_bias
+  Tensor workspace{};                                       // u8, at least workspace_bytes()
 };
 
 class ConvOp {

@@ -52,10 +52,10 @@ inline void unpack_weight(const Device& device, const float* from, const WeightP
 
 /// to += from.  All [any], equal.
 template <class T>
-void add_gradient(const Device& device, const T* from, Tensor to) {
+void add_gradient(const Device& device, const float* from, Tensor to) {
   T* const out = to.as<T>();
   Kokkos::parallel_for("conv.add_gradient", range(device, to.size()), KOKKOS_LAMBDA(std::int64_t i) {
-    out[i] = T(static_cast<float>(out[i]) + static_cast<float>(from[i]));
+    out[i] = T(static_cast<float>(out[i]) + from[i]);
   });
 }
 
@@ -96,7 +96,7 @@ enum class Kind { forward, grad_input, grad_weight };
 struct Plan {
   dnnl::primitive_desc_base description;
   int packed = 0;                  // the argument that is a packed weight or its gradient; 0: the weight is taken as it lies
-  std::size_t addend_bytes = 0;    // of a gradient that is computed aside and added
+  std::size_t addend_bytes = 0;    // of a gradient that is computed aside, in f32, and added
   bool turned = false;             // the weight is packed with k and c exchanged, r and s reversed
 
   Desc desc(int argument) const { return description.query_md(dnnl::query::exec_arg_md, argument); }
@@ -182,7 +182,7 @@ class OnednnConv final : public ConvOp {
       const bool adds = pass.plan.addend_bytes > 0;
       void* const to = adds ? room + pass.plan.addend_at() : a.grad_x.data;
       pass.run(stream_, {{DNNL_ARG_DIFF_DST, a.grad_y.data}, {DNNL_ARG_WEIGHTS, weight}, {DNNL_ARG_DIFF_SRC, to}, scratchpad(pass, room)});
-      if (adds) dispatch(problem_.dtype, [&]<class T>(T) { add_gradient<T>(device, static_cast<const T*>(to), a.grad_x); });
+      if (adds) dispatch(problem_.dtype, [&]<class T>(T) { add_gradient<T>(device, static_cast<const float*>(to), a.grad_x); });
     });
   }
 
@@ -254,12 +254,13 @@ class OnednnConv final : public ConvOp {
                                                                  attributes),
               DNNL_ARG_DIFF_WEIGHTS};
     using GradInput = dnnl::convolution_backward_data::primitive_desc;
-    const auto first = [&] { return GradInput(engine_, direct, x, Desc({o.k, o.c, o.r, o.s}, type_, Tag::any), y, strides, pads, pads, hint, attributes); };
+    const Desc grad_x({n, o.c, o.h, o.w}, adds ? Type::f32 : type_, Tag::nhwc);
+    const auto first = [&] { return GradInput(engine_, direct, grad_x, Desc({o.k, o.c, o.r, o.s}, type_, Tag::any), y, strides, pads, pads, hint, attributes); };
     GradInput chosen = first();
     // The kernel that oneDNN puts first for a stride needs up to 1.6 times the time of the next for few channels, and no less for many.
     if (std::string_view(chosen.impl_info_str()).starts_with("brgconv_strided"))
       if (GradInput next = first(); next.next_impl() && std::string_view(next.impl_info_str()).starts_with("jit")) chosen = next;
-    return {chosen, DNNL_ARG_WEIGHTS, adds ? static_cast<std::size_t>(n * o.h * o.w * o.c) * size_of(o.dtype) : 0};
+    return {chosen, DNNL_ARG_WEIGHTS, adds ? grad_x.get_size() : 0};
   }
 
   Pass& made(Kind kind, std::int64_t n, bool adds) {

@@ -14,7 +14,7 @@ struct Part {
   std::int64_t begin = 0, end = 0;
   std::int64_t size() const { return end - begin; }
 };
-/// The index-th of `parts` nearly equal, ordered parts of [0, count).
+/// The index-th of `parts` nearly equal, ordered parts of [0, count); the longer ones come first.
 Part part_of(std::int64_t count, std::int64_t index, std::int64_t parts);
 
 class Sampler {
@@ -24,7 +24,7 @@ class Sampler {
   std::int64_t steps_per_epoch() const;
   /// True size of a step's global batch (pad counts the repeated images).
   std::int64_t global_count(std::int64_t step_in_epoch) const;
-  /// Ids of positions [begin, end) of step's global batch, in order.  Caches the current epoch's permutation; thread-safe.
+  /// Ids of positions [begin, end) of step's global batch, in order.  Keeps the orders of the two epochs used last; thread-safe.
   std::vector<std::int64_t> ids(std::int64_t epoch, std::int64_t step_in_epoch, Part part) const;
   /// The whole order of an epoch.
   std::vector<std::int64_t> order(std::int64_t epoch) const;

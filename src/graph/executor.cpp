@@ -218,9 +218,10 @@ void Executor::enqueue_training(std::int64_t count, bool is_first, bool is_last)
   const GradMode weight_mode = is_first ? GradMode::write : GradMode::add;
   if (is_first) device.zero(s.nonfinite_losses(), sizeof(float));
   if (is_first && count == 0) device.zero(s.parameters.memory().grad.data, s.parameters.memory().grad.bytes());
+  const bool has_sums = is_last && s.context.comm.size() > 1;
   for (const Task& task : s.list.tasks) {
     if (task.kind == TaskKind::all_reduce) {
-      if (!is_last || s.context.comm.size() == 1) continue;
+      if (!has_sums) continue;
       const Bucket& bucket = s.list.buckets[at(task.bucket)];
       device.join(task.stream, StreamId::compute);
       s.context.comm.all_reduce_sum(device, {s.parameters.memory().grad.as<float>() + bucket.begin, vector_shape(bucket.end - bucket.begin), DType::f32},
@@ -231,7 +232,7 @@ void Executor::enqueue_training(std::int64_t count, bool is_first, bool is_last)
     if (count == 0 && !s.graph.nodes()[at(task.node)].layer->is_normalization()) continue;
     task.kind == TaskKind::forward ? s.forward(task.node, count, Mode::training) : s.backward(task, count, weight_mode);
   }
-  device.join(StreamId::compute, StreamId::comm);
+  if (has_sums) device.join(StreamId::compute, StreamId::comm);   // a recording must not wait for a stream that is no part of it
 }
 
 void Executor::enqueue_evaluation(std::int64_t count) {

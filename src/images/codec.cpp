@@ -120,15 +120,15 @@ Image open_shrunk_jpeg(const std::string& bytes, int shrink) {
 
 /// 8, 4 or 2 if that leaves at least four times the wanted extents of a JPEG, else 1.
 int jpeg_shrink(const std::string& bytes, Extent image, Extent wanted) {
-  const char* loader = vips_foreign_find_load_buffer(bytes.data(), bytes.size());
-  if (!loader || !std::string_view(loader).starts_with("VipsForeignLoadJpeg")) return 1;
-  for (const int shrink : {8, 4, 2})
-    if (image.height >= 4 * shrink * wanted.height && image.width >= 4 * shrink * wanted.width) return shrink;
-  return 1;
+  int shrink = 8;
+  while (shrink > 1 && (image.height < 4 * shrink * wanted.height || image.width < 4 * shrink * wanted.width)) shrink /= 2;
+  const char* loader = shrink > 1 ? vips_foreign_find_load_buffer(bytes.data(), bytes.size()) : nullptr;
+  return loader && std::string_view(loader).starts_with("VipsForeignLoadJpeg") ? shrink : 1;
 }
 
-/// Reads strip by strip on the calling thread.
-DecodedImage read_rgb(VipsImage* opened) {
+/// Gives the rows of an image, as RGB, to add_row: strip by strip, on the calling thread.
+template <class AddRow>
+void read_rgb(VipsImage* opened, const AddRow& add_row) {
   Image converted;
   bool is_cmyk = opened->Type == VIPS_INTERPRETATION_CMYK && opened->Bands >= 4;
   VipsImage* image = opened;
@@ -140,20 +140,20 @@ DecodedImage read_rgb(VipsImage* opened) {
     converted.reset(cast);
     image = cast, is_cmyk = false;
   }
-  DecodedImage out{image->Ysize, image->Xsize, std::vector<std::uint8_t>(std::size_t{3} * image->Ysize * image->Xsize)};
+  const bool is_deep = image->BandFmt == VIPS_FORMAT_USHORT, is_rgb = !is_deep && !is_cmyk && image->Bands == 3;
+  std::vector<std::uint8_t> rgb(3 * static_cast<std::size_t>(image->Xsize));
   const Region region(vips_region_new(image));
   constexpr int strip = 16;
   for (int top = 0; top < image->Ysize; top += strip) {
     const VipsRect rows = {0, top, image->Xsize, std::min(strip, image->Ysize - top)};
     check(vips_region_prepare(region.get(), &rows));
     for (int y = top; y < top + rows.height; ++y) {
-      std::uint8_t* target = out.pixels.data() + std::int64_t{3} * y * out.width;
-      const void* row = VIPS_REGION_ADDR(region.get(), 0, y);
-      if (image->BandFmt == VIPS_FORMAT_UCHAR) row_to_rgb(static_cast<const std::uint8_t*>(row), out.width, image->Bands, is_cmyk, target);
-      else row_to_rgb(static_cast<const std::uint16_t*>(row), out.width, image->Bands, is_cmyk, target);
+      const auto* row = reinterpret_cast<const std::uint8_t*>(VIPS_REGION_ADDR(region.get(), 0, y));
+      if (is_deep) row_to_rgb(reinterpret_cast<const std::uint16_t*>(row), image->Xsize, image->Bands, is_cmyk, rgb.data());
+      else if (!is_rgb) row_to_rgb(row, image->Xsize, image->Bands, is_cmyk, rgb.data());
+      add_row(is_rgb ? row : rgb.data());
     }
   }
-  return out;
 }
 
 /// EXIF orientations 2 to 8: above 4 rows and columns change places; then the rows, the columns, or both are read from their end.
@@ -215,10 +215,10 @@ DecodedImage decode_image(const std::string& path, const DecodeOptions& options)
     const Extent resized = turned(frame.resized, orientation);
     const int shrink = jpeg_shrink(bytes, stored, resized);
     if (shrink > 1) opened = open_shrunk_jpeg(bytes, shrink);
-    const DecodedImage read = read_rgb(opened.get());
     const auto covered = [&](std::int64_t extent) { return static_cast<double>(extent) / shrink; };
-    const Picture picture{read.pixels.data(), read.height, read.width, covered(stored.height), covered(stored.width)};
-    return DecodedImage{resized.height, resized.width, resize_bilinear(picture, resized.height, resized.width)};
+    Resize resize(opened->Ysize, opened->Xsize, covered(stored.height), covered(stored.width), resized.height, resized.width);
+    read_rgb(opened.get(), [&](const std::uint8_t* row) { resize.add_row(row); });
+    return DecodedImage{resized.height, resized.width, resize.result()};
   });
   if (orientation != 1) image = upright(image, orientation);
   return centered(std::move(image), out);

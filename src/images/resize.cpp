@@ -11,16 +11,10 @@ namespace {
 
 constexpr int precision_bits = 22;
 
-/// For each output position: the first input position and the weights from there on; `taps` slots each, unused ones 0.
-struct Weights {
-  int taps = 0;
-  std::vector<std::int32_t> first, count, values;
-};
-
 /// `covered` of `from` input positions are spread over `to` output positions.
-Weights triangle_weights(std::int64_t from, double covered, std::int64_t to) {
+ResizeWeights triangle_weights(std::int64_t from, double covered, std::int64_t to) {
   const double scale = covered / static_cast<double>(to), support = std::max(scale, 1.0);
-  Weights w;
+  ResizeWeights w;
   w.taps = static_cast<int>(std::ceil(support)) * 2 + 1;
   w.first.resize(static_cast<std::size_t>(to)), w.count.resize(static_cast<std::size_t>(to)), w.values.resize(static_cast<std::size_t>(to * w.taps));
   std::vector<double> real(static_cast<std::size_t>(w.taps));
@@ -44,52 +38,51 @@ Weights triangle_weights(std::int64_t from, double covered, std::int64_t to) {
 std::uint8_t rounded(std::int32_t sum) { return static_cast<std::uint8_t>(std::clamp(sum >> precision_bits, 0, 255)); }
 constexpr std::int32_t half = 1 << (precision_bits - 1);
 
-/// [height, width, 3] -> [height, to, 3]
-std::vector<std::uint8_t> resize_columns(const Picture& from, std::int64_t to) {
-  const Weights w = triangle_weights(from.width, from.covered_width, to);
-  std::vector<std::uint8_t> out(static_cast<std::size_t>(from.height * to * 3));
-  std::uint8_t* target = out.data();
-  for (std::int64_t y = 0; y < from.height; ++y)
-    for (std::int64_t x = 0; x < to; ++x, target += 3) {
-      const std::int32_t* weight = &w.values[static_cast<std::size_t>(x * w.taps)];
-      const std::uint8_t* pixel = from.pixels + 3 * (y * from.width + w.first[static_cast<std::size_t>(x)]);
-      std::int32_t r = half, g = half, b = half;
-      for (int k = 0; k < w.count[static_cast<std::size_t>(x)]; ++k, pixel += 3) {
-        r += pixel[0] * weight[k];
-        g += pixel[1] * weight[k];
-        b += pixel[2] * weight[k];
-      }
-      target[0] = rounded(r), target[1] = rounded(g), target[2] = rounded(b);
-    }
-  return out;
-}
-
-/// [height, width, 3] -> [to, width, 3]
-std::vector<std::uint8_t> resize_rows(const Picture& from, std::int64_t to) {
-  const Weights w = triangle_weights(from.height, from.covered_height, to);
-  const std::int64_t bytes = from.width * 3;
-  std::vector<std::uint8_t> out(static_cast<std::size_t>(to * bytes));
-  std::vector<std::int32_t> sums(static_cast<std::size_t>(bytes));
-  for (std::int64_t y = 0; y < to; ++y) {
-    std::fill(sums.begin(), sums.end(), half);
-    for (int k = 0; k < w.count[static_cast<std::size_t>(y)]; ++k) {
-      const std::int32_t weight = w.values[static_cast<std::size_t>(y * w.taps + k)];
-      const std::uint8_t* row = from.pixels + (w.first[static_cast<std::size_t>(y)] + k) * bytes;
-      for (std::int64_t i = 0; i < bytes; ++i) sums[static_cast<std::size_t>(i)] += row[i] * weight;
-    }
-    std::transform(sums.begin(), sums.end(), out.begin() + y * bytes, rounded);
-  }
-  return out;
-}
-
 }  // namespace
 
-std::vector<std::uint8_t> resize_bilinear(const Picture& from, std::int64_t height, std::int64_t width) {
-  const bool keeps_width = from.covered_width == static_cast<double>(width), keeps_height = from.covered_height == static_cast<double>(height);
-  if (keeps_width && keeps_height) return {from.pixels, from.pixels + from.height * from.width * 3};
-  if (keeps_width) return resize_rows(from, height);
-  std::vector<std::uint8_t> columns = resize_columns(from, width);
-  return keeps_height ? columns : resize_rows({columns.data(), from.height, width, from.covered_height}, height);
+Resize::Resize(std::int64_t height, std::int64_t width, double covered_height, double covered_width, std::int64_t to_height, std::int64_t to_width)
+    : height_(height), width_(width), to_height_(to_height), to_width_(to_width), keeps_width_(covered_width == static_cast<double>(to_width)),
+      keeps_height_(covered_height == static_cast<double>(to_height)) {
+  if (!keeps_width_) columns_ = triangle_weights(width, covered_width, to_width);
+  if (!keeps_height_) lines_ = triangle_weights(height, covered_height, to_height);
+  narrow_.resize(static_cast<std::size_t>(height * to_width * 3));
+}
+
+void Resize::add_row(const std::uint8_t* rgb) {
+  std::uint8_t* target = narrow_.data() + 3 * to_width_ * rows_++;
+  if (keeps_width_) {
+    std::copy(rgb, rgb + 3 * width_, target);
+    return;
+  }
+  const std::int32_t* weights = columns_.values.data();
+  for (std::size_t x = 0; std::cmp_less(x, to_width_); ++x, target += 3, weights += columns_.taps) {
+    const std::uint8_t* pixel = rgb + 3 * columns_.first[x];
+    const int count = columns_.count[x];
+    std::int32_t r = half, g = half, b = half;
+    for (int k = 0; k < count; ++k, pixel += 3) {
+      r += pixel[0] * weights[k];
+      g += pixel[1] * weights[k];
+      b += pixel[2] * weights[k];
+    }
+    target[0] = rounded(r), target[1] = rounded(g), target[2] = rounded(b);
+  }
+}
+
+std::vector<std::uint8_t> Resize::result() {
+  if (keeps_height_) return std::move(narrow_);
+  const auto bytes = static_cast<std::size_t>(to_width_ * 3);
+  std::vector<std::uint8_t> out(static_cast<std::size_t>(to_height_) * bytes);
+  std::vector<std::int32_t> sums(bytes);
+  for (std::size_t y = 0; std::cmp_less(y, to_height_); ++y) {
+    std::fill(sums.begin(), sums.end(), half);
+    for (int k = 0; k < lines_.count[y]; ++k) {
+      const std::int32_t weight = lines_.values[y * static_cast<std::size_t>(lines_.taps) + static_cast<std::size_t>(k)];
+      const std::uint8_t* row = narrow_.data() + static_cast<std::size_t>(lines_.first[y] + k) * bytes;
+      for (std::size_t i = 0; i < bytes; ++i) sums[i] += row[i] * weight;
+    }
+    std::transform(sums.begin(), sums.end(), out.data() + y * bytes, rounded);
+  }
+  return out;
 }
 
 }  // namespace lockstep

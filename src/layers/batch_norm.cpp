@@ -92,7 +92,7 @@ namespace {
 template <class T, bool has_residual, bool has_relu>
 void apply(const Forward& f, const BatchNormVectors& v) {
   const T* residual = has_residual ? f.in[1].as<T>() : nullptr;
-  for_each_block("batch_norm.apply", f.device, cut_statistics(f.out.shape),
+  for_each_block("batch_norm.apply", f.device, cut_rows(f.out.shape, few_rows),
                  BatchNormApply<T, has_residual, has_relu>{f.in[0].as<T>(), residual, f.out.as<T>(), v, f.out.shape.c});
 }
 
@@ -108,7 +108,7 @@ void grad_sum(const Backward& b, const BatchNormVectors& v, const GradIn* residu
 template <class T, Mask mask>
 void grad_apply(const Backward& b, const BatchNormVectors& v, Tensor grad_out, const float* means) {
   const Shape& x = b.in[0].shape;
-  for_each_block("batch_norm.grad_apply", b.device, cut_statistics(x),
+  for_each_block("batch_norm.grad_apply", b.device, cut_rows(x, few_rows),
                  BatchNormGradApply<T, mask>{b.in[0].as<T>(), b.out.as<T>(), grad_out.as<T>(), b.grad_in[0].tensor.as<T>(),
                                              b.grad_in[0].mode == GradMode::add, v, means, means ? means + x.c : nullptr, x.c});
 }

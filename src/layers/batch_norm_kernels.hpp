@@ -35,13 +35,18 @@ inline std::int64_t chunk_bound(const Shape& x) {
   return chunks < most_chunks ? chunks : most_chunks;
 }
 
+/// Passes without sums take few rows of all blocks before the next few rows: their reads and writes then stay near one another.
+inline constexpr std::int64_t few_rows = 8;
+/// Rows that are asked for ahead of use.
+inline constexpr std::int64_t rows_ahead = 16;
+
 /// Rows summed one after another before they join the chunk's sum: rounding errors grow with 64 + rows / 64 instead of rows.
 inline constexpr std::int64_t short_run = 64;
 
 /// Sums of two things over a chunk of rows.
 template <int width>
 struct TwoSums {
-  Lanes<width> first = fill<width>(0), second = fill<width>(0);
+  Lanes<width> first = zeros<width>(), second = zeros<width>();
   LOCKSTEP_FUNCTION void add(const Lanes<width>& a, const Lanes<width>& b) { first = first + a, second = second + b; }
   LOCKSTEP_FUNCTION void store_partial(float* partial, std::int64_t chunk, std::int64_t channel, std::int64_t c) const {
     store(partial + chunk * 2 * c + channel, first);
@@ -73,6 +78,7 @@ struct BatchNormSum {
       TwoSums<width> sum;
       const std::int64_t stop = row + short_run < end ? row + short_run : end;
       for (; row < stop; ++row) {
+        prefetch(x + (row + rows_ahead) * c + channel);
         const Lanes<width> v = load<width>(x + row * c + channel) - k;
         sum.add(v, v * v);
       }
@@ -94,7 +100,9 @@ struct BatchNormApply {
   LOCKSTEP_FUNCTION void run(std::int64_t begin, std::int64_t end, std::int64_t, std::int64_t channel) const {
     const BlockVectors<width> v(vectors, channel);
     for (std::int64_t row = begin; row < end; ++row) {
-      const std::int64_t at = row * c + channel;
+      const std::int64_t at = row * c + channel, ahead = at + few_rows * c;
+      prefetch(x + ahead), prefetch_for_writing(y + ahead);
+      if (has_residual) prefetch(residual + ahead);
       Lanes<width> z = (load<width>(x + at) - v.mean) * v.scale + v.bias;
       if (has_residual) z = z + load<width>(residual + at);
       if (has_relu) z = positive_part(z);
@@ -130,7 +138,10 @@ struct BatchNormGradSum {
       TwoSums<width> sum;
       const std::int64_t stop = row + short_run < end ? row + short_run : end;
       for (; row < stop; ++row) {
-        const std::int64_t at = row * c + channel;
+        const std::int64_t at = row * c + channel, ahead = at + rows_ahead * c;
+        prefetch(x + ahead), prefetch(grad_out + ahead);
+        if (mask == Mask::output) prefetch(y + ahead);
+        if (residual_grad) prefetch_for_writing(residual_grad + ahead);
         const Lanes<width> centered = load<width>(x + at) - v.mean, g = masked<mask>(grad_out + at, y + at, centered, v);
         sum.add(g, g * centered);
         if (residual_grad) store(residual_grad + at, adds_residual ? load<width>(residual_grad + at) + g : g);
@@ -154,10 +165,12 @@ struct BatchNormGradApply {
   template <int width>
   LOCKSTEP_FUNCTION void run(std::int64_t begin, std::int64_t end, std::int64_t, std::int64_t channel) const {
     const BlockVectors<width> v(vectors, channel);
-    const Lanes<width> constant = mean_grad ? load<width>(mean_grad + channel) : fill<width>(0);
-    const Lanes<width> slope = mean_grad ? load<width>(mean_grad_xhat + channel) * load<width>(vectors.inv_std + channel) : fill<width>(0);
+    const Lanes<width> constant = mean_grad ? load<width>(mean_grad + channel) : zeros<width>();
+    const Lanes<width> slope = mean_grad ? load<width>(mean_grad_xhat + channel) * load<width>(vectors.inv_std + channel) : zeros<width>();
     for (std::int64_t row = begin; row < end; ++row) {
-      const std::int64_t at = row * c + channel;
+      const std::int64_t at = row * c + channel, ahead = at + few_rows * c;
+      prefetch(x + ahead), prefetch(grad_out + ahead), prefetch_for_writing(grad_x + ahead);
+      if (mask == Mask::output) prefetch(y + ahead);
       const Lanes<width> centered = load<width>(x + at) - v.mean, g = masked<mask>(grad_out + at, y + at, centered, v);
       const Lanes<width> d = (g - constant - centered * slope) * v.scale;
       store(grad_x + at, adds ? load<width>(grad_x + at) + d : d);

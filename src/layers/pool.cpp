@@ -19,7 +19,24 @@ LOCKSTEP_FUNCTION Pixel pixel_of(std::int64_t index, std::int64_t height, std::i
   return {row / height, row % height, index % width};
 }
 
-/// y = largest of each window; argmax u8 (null: not wanted) = its place r * kernel + s.  As PyTorch: the first of equals; a NaN wins.
+/// The largest of the values met, and its place, a small integer.  As PyTorch: the first of equals; a NaN wins.
+template <int width>
+struct Largest {
+  Lanes<width> value, place;
+  LOCKSTEP_FUNCTION explicit Largest(float first_place) : value(zeros<width>()), place(value) {
+    for (int p = 0; p < value.parts; ++p) value.v[p] -= Kokkos::Experimental::infinity_v<float>, place.v[p] += first_place;
+  }
+  LOCKSTEP_FUNCTION void meet(const Lanes<width>& x, float x_place) {
+    const Lanes<width> places = zeros<width>();
+    for (int p = 0; p < value.parts; ++p) {
+      const auto wins = (x.v[p] > value.v[p]) | (x.v[p] != x.v[p]);
+      value.v[p] = wins ? x.v[p] : value.v[p];
+      place.v[p] = wins ? places.v[p] + x_place : place.v[p];
+    }
+  }
+};
+
+/// y = largest of each window; argmax u8 (null: not wanted) = its place r * kernel + s.
 template <class T>
 struct MaxPoolForward {
   const T* x;
@@ -34,27 +51,24 @@ struct MaxPoolForward {
       const std::int64_t top = o.y * g.stride - g.pad, left = o.x * g.stride - g.pad;
       const std::int64_t r_first = top < 0 ? -top : 0, r_end = top + g.kernel > g.h ? g.h - top : g.kernel;
       const std::int64_t s_first = left < 0 ? -left : 0, s_end = left + g.kernel > g.w ? g.w - left : g.kernel;
-      float best[width];
-      std::int32_t at[width];
-      for (int i = 0; i < width; ++i) best[i] = -Kokkos::Experimental::infinity_v<float>, at[i] = static_cast<std::int32_t>(r_first * g.kernel + s_first);
+      Largest<width> best(static_cast<float>(r_first * g.kernel + s_first));
       for (std::int64_t r = r_first; r < r_end; ++r)
-        for (std::int64_t s = s_first; s < s_end; ++s) {
-          const T* in = x + ((o.n * g.h + top + r) * g.w + left + s) * g.c + channel;
-          const auto place = static_cast<std::int32_t>(r * g.kernel + s);
-          for (int i = 0; i < width; ++i) {
-            const float v = static_cast<float>(in[i]);
-            const bool wins = (v > best[i]) | (v != v);
-            best[i] = wins ? v : best[i];
-            at[i] = wins ? place : at[i];
-          }
-        }
+        for (std::int64_t s = s_first; s < s_end; ++s)
+          best.meet(load<width>(x + ((o.n * g.h + top + r) * g.w + left + s) * g.c + channel), static_cast<float>(r * g.kernel + s));
       const std::int64_t out = pixel * g.c + channel;
-      for (int i = 0; i < width; ++i) y[out + i] = T(best[i]);
-      if (argmax)
-        for (int i = 0; i < width; ++i) argmax[out + i] = static_cast<std::uint8_t>(at[i]);
+      store(y + out, best.value);
+      if (argmax) store(argmax + out, best.place);
     }
   }
 };
+
+/// g where a is b, else 0.
+template <int width>
+LOCKSTEP_FUNCTION Lanes<width> where_equal(const Lanes<width>& a, float b, const Lanes<width>& g) {
+  Lanes<width> r = zeros<width>();
+  for (int p = 0; p < r.parts; ++p) r.v[p] = a.v[p] == r.v[p] + b ? g.v[p] : r.v[p];
+  return r;
+}
 
 /// grad_x = or += the sum of grad_y over the windows whose largest this pixel was.
 template <class T>
@@ -73,18 +87,15 @@ struct MaxPoolBackward {
       const std::int64_t y = i.y + g.pad, left = i.x + g.pad;
       const std::int64_t p_first = y < g.kernel ? 0 : (y - g.kernel) / g.stride + 1, p_end = y / g.stride + 1 < g.p ? y / g.stride + 1 : g.p;
       const std::int64_t q_first = left < g.kernel ? 0 : (left - g.kernel) / g.stride + 1, q_end = left / g.stride + 1 < g.q ? left / g.stride + 1 : g.q;
-      float sum[width];
-      for (int k = 0; k < width; ++k) sum[k] = 0;
+      T* to = grad_x + pixel * g.c + channel;
+      Lanes<width> sum = adds ? load<width>(to) : zeros<width>();
       for (std::int64_t p = p_first; p < p_end; ++p)
         for (std::int64_t q = q_first; q < q_end; ++q) {
           const std::int64_t from = ((i.n * g.p + p) * g.q + q) * g.c + channel;
-          const auto place = static_cast<std::uint8_t>((y - p * g.stride) * g.kernel + left - q * g.stride);
-          for (int k = 0; k < width; ++k) sum[k] += argmax[from + k] == place ? static_cast<float>(grad_y[from + k]) : 0.f;
+          const auto place = static_cast<float>((y - p * g.stride) * g.kernel + left - q * g.stride);
+          sum = sum + where_equal(load<width>(argmax + from), place, load<width>(grad_y + from));
         }
-      T* to = grad_x + pixel * g.c + channel;
-      if (adds)
-        for (int k = 0; k < width; ++k) sum[k] += static_cast<float>(to[k]);
-      for (int k = 0; k < width; ++k) to[k] = T(sum[k]);
+      store(to, sum);
     }
   }
 };
@@ -105,15 +116,11 @@ struct AveragePoolForward {
       const Pixel o = pixel_of(pixel, g.p, g.q);
       const std::int64_t h_begin = bin_begin(o.y, g.h, g.p), h_end = bin_end(o.y, g.h, g.p);
       const std::int64_t w_begin = bin_begin(o.x, g.w, g.q), w_end = bin_end(o.x, g.w, g.q);
-      float sum[width];
-      for (int i = 0; i < width; ++i) sum[i] = 0;
+      Lanes<width> sum = zeros<width>();
       for (std::int64_t h = h_begin; h < h_end; ++h)
-        for (std::int64_t w = w_begin; w < w_end; ++w) {
-          const T* in = x + ((o.n * g.h + h) * g.w + w) * g.c + channel;
-          for (int i = 0; i < width; ++i) sum[i] += static_cast<float>(in[i]);
-        }
+        for (std::int64_t w = w_begin; w < w_end; ++w) sum = sum + load<width>(x + ((o.n * g.h + h) * g.w + w) * g.c + channel);
       const auto area = static_cast<float>((h_end - h_begin) * (w_end - w_begin));
-      for (int i = 0; i < width; ++i) y[pixel * g.c + channel + i] = T(sum[i] / area);
+      store(y + pixel * g.c + channel, sum / area);
     }
   }
 };
@@ -133,18 +140,14 @@ struct AveragePoolBackward {
       // Bin p holds y where p * h < (y + 1) * out and (p + 1) * h > y * out.
       const std::int64_t p_first = i.y * g.p / g.h, p_end = ((i.y + 1) * g.p + g.h - 1) / g.h;
       const std::int64_t q_first = i.x * g.q / g.w, q_end = ((i.x + 1) * g.q + g.w - 1) / g.w;
-      float sum[width];
-      for (int k = 0; k < width; ++k) sum[k] = 0;
+      T* to = grad_x + pixel * g.c + channel;
+      Lanes<width> sum = adds ? load<width>(to) : zeros<width>();
       for (std::int64_t p = p_first; p < p_end; ++p)
         for (std::int64_t q = q_first; q < q_end; ++q) {
           const auto area = static_cast<float>((bin_end(p, g.h, g.p) - bin_begin(p, g.h, g.p)) * (bin_end(q, g.w, g.q) - bin_begin(q, g.w, g.q)));
-          const T* from = grad_y + ((i.n * g.p + p) * g.q + q) * g.c + channel;
-          for (int k = 0; k < width; ++k) sum[k] += static_cast<float>(from[k]) / area;
+          sum = sum + load<width>(grad_y + ((i.n * g.p + p) * g.q + q) * g.c + channel) / area;
         }
-      T* to = grad_x + pixel * g.c + channel;
-      if (adds)
-        for (int k = 0; k < width; ++k) sum[k] += static_cast<float>(to[k]);
-      for (int k = 0; k < width; ++k) to[k] = T(sum[k]);
+      store(to, sum);
     }
   }
 };

@@ -202,7 +202,13 @@ std::unique_ptr<Replay> Device::record(std::function<void()> fn, bool recordable
   cudaGraphExec_t executable = nullptr;
   check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
   state_->is_recording = true;
-  fn();
+  try {
+    fn();
+  } catch (...) {                        // what went wrong is told, not that freeing memory is forbidden while a stream is captured
+    cudaStreamEndCapture(stream, &graph);
+    if (graph) cudaGraphDestroy(graph);
+    throw;
+  }
   state_->is_recording = false;
   check(cudaStreamEndCapture(stream, &graph));
   const cudaError_t status = cudaGraphInstantiate(&executable, graph, 0);

@@ -1,4 +1,4 @@
-// views: a tensor as Kokkos sees it, and the ranges that kernels run over.  Included by kernels only.
+// views: a tensor as kernels see it, and the ranges that they run over.  Included by kernels only.
 #pragma once
 #include <Kokkos_Core.hpp>
 
@@ -8,23 +8,24 @@
 namespace lockstep {
 
 using ExecutionSpace = Kokkos::DefaultExecutionSpace;
-using MemorySpace = ExecutionSpace::memory_space;
 
 /// True where kernels run on the host: kernels choose their shape of work by it, at compile time.
-inline constexpr bool runs_on_host = Kokkos::SpaceAccessibility<Kokkos::HostSpace, MemorySpace>::accessible;
+inline constexpr bool runs_on_host = Kokkos::SpaceAccessibility<Kokkos::HostSpace, ExecutionSpace::memory_space>::accessible;
 
 /// The execution space of the device's current stream.
 const ExecutionSpace& execution_space(const Device& device);
 
+/// A tensor's elements in memory order, to be captured by kernels.  Not a Kokkos::View: in C++20 its empty members are laid out differently by
+/// g++ and by nvcc's device pass, and captured ones were seen to read wild addresses on the GPU (Kokkos 4.7, CUDA 13.0).
 template <class T>
-using FlatView = Kokkos::View<T*, MemorySpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
+struct Flat {
+  T* data;
+  std::int64_t count;
+  KOKKOS_FUNCTION T& operator()(std::int64_t i) const { return data[i]; }
+  KOKKOS_FUNCTION std::int64_t size() const { return count; }
+};
 template <class T>
-using ImageView = Kokkos::View<T****, Kokkos::LayoutRight, MemorySpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
-
-template <class T>
-FlatView<T> flat(const Tensor& t) { return FlatView<T>(t.as<T>(), static_cast<std::size_t>(t.size())); }
-template <class T>
-ImageView<T> image(const Tensor& t) { return ImageView<T>(t.as<T>(), t.shape.n, t.shape.h, t.shape.w, t.shape.c); }
+Flat<T> flat(const Tensor& t) { return {t.as<T>(), t.size()}; }
 
 using Range = Kokkos::RangePolicy<ExecutionSpace, Kokkos::IndexType<std::int64_t>>;
 

@@ -13,8 +13,8 @@ const std::vector<ConvProblem> problems = {
     {.n = 4, .h = 8, .w = 8, .c = 64, .k = 64, .r = 3, .s = 3, .stride = 1, .pad = 1},
     {.n = 3, .h = 8, .w = 8, .c = 16, .k = 32, .r = 3, .s = 3, .stride = 2, .pad = 1},
     {.n = 3, .h = 12, .w = 12, .c = 3, .k = 16, .r = 3, .s = 3, .stride = 1, .pad = 1},                       // the CIFAR stem
-    {.n = 2, .h = 21, .w = 21, .c = 3, .k = 64, .r = 7, .s = 7, .stride = 2, .pad = 3},                       // the ImageNet stem
-    {.n = 2, .h = 47, .w = 47, .c = 3, .k = 64, .r = 11, .s = 11, .stride = 4, .pad = 2, .has_bias = true},   // AlexNet's first
+    {.n = 2, .h = 17, .w = 17, .c = 3, .k = 64, .r = 7, .s = 7, .stride = 2, .pad = 3},                       // the ImageNet stem
+    {.n = 1, .h = 31, .w = 31, .c = 3, .k = 64, .r = 11, .s = 11, .stride = 4, .pad = 2, .has_bias = true},   // AlexNet's first
     {.n = 5, .h = 14, .w = 14, .c = 6, .k = 16, .r = 5, .s = 5, .stride = 1, .pad = 0, .has_bias = true},     // LeNet's second
     {.n = 4, .h = 28, .w = 28, .c = 1, .k = 6, .r = 5, .s = 5, .stride = 1, .pad = 2, .has_bias = true},      // LeNet's first
     {.n = 4, .h = 7, .w = 7, .c = 32, .k = 64, .r = 1, .s = 1, .stride = 1, .pad = 0},

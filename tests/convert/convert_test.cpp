@@ -112,14 +112,15 @@ TEST(Convert, ARerunIsDoneAtOnceAndAnotherRequestNeedsOverwrite) {
 
 TEST(Convert, AKilledConversionLeavesNothingThatLooksFinishedAndARerunMends) {
   const ScratchFolder folder;
-  const std::vector<std::string> arguments = {"shapes", folder.path(), "--train", "6000", "--val", "100", "--shards", "3"};
-  for (const int milliseconds : {150, 500, 900}) {
+  const std::vector<std::string> arguments = {"shapes", folder.path(), "--train", "12000", "--val", "100", "--shards", "3"};
+  for (const int milliseconds : {0, 200, 500}) {
     const pid_t child = fork();
     if (child == 0) {
       std::freopen("/dev/null", "w", stdout);
-      execl(converter().c_str(), "lockstep-convert", "shapes", folder.path().c_str(), "--train", "6000", "--val", "100", "--shards", "3", nullptr);
+      execl(converter().c_str(), "lockstep-convert", "shapes", folder.path().c_str(), "--train", "12000", "--val", "100", "--shards", "3", nullptr);
       _exit(127);
     }
+    for (int i = 0; i < 3000 && !fs::exists(folder / "train-00000-of-00003.h5.partial"); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
     std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
     const Outcome second = convert_with(arguments);                 // the first is alive
     if (waitpid(child, nullptr, WNOHANG) == child) continue;        // a very fast machine
@@ -131,7 +132,7 @@ TEST(Convert, AKilledConversionLeavesNothingThatLooksFinishedAndARerunMends) {
   }
   EXPECT_EQ(convert_with(arguments).code, 0);
   EXPECT_EQ(files_in(folder.path()).size(), 7u);
-  EXPECT_EQ(Dataset(folder.path(), "train").size(), 6000);
+  EXPECT_EQ(Dataset(folder.path(), "train").size(), 12000);
 }
 
 TEST(Convert, ALogHasPlainLinesAndTheReportSaysWhatWasWritten) {

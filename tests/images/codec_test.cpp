@@ -124,7 +124,9 @@ TEST(Resize, EqualsPilsBilinearBitForBit) {
   int checked = 0;
   for (std::string in, want; sizes >> in >> height >> width >> want >> to_height >> to_width; ++checked) {
     const std::string pixels = read_file(in);
-    const std::vector<std::uint8_t> got = resize_bilinear({reinterpret_cast<const std::uint8_t*>(pixels.data()), height, width}, to_height, to_width);
+    Resize resize(height, width, static_cast<double>(height), static_cast<double>(width), to_height, to_width);
+    for (std::int64_t y = 0; y < height; ++y) resize.add_row(reinterpret_cast<const std::uint8_t*>(pixels.data()) + 3 * width * y);
+    const std::vector<std::uint8_t> got = resize.result();
     EXPECT_TRUE(std::string(got.begin(), got.end()) == read_file(want)) << height << " x " << width << " -> " << to_height << " x " << to_width;
   }
   EXPECT_GT(checked, 30);

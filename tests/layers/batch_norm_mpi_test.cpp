@@ -59,7 +59,7 @@ bool has_equal_bits_on_all_ranks(Communicator& comm, const std::vector<float>& v
 void put_all(LayersRun& run) {
   for (int layer : {0, 1}) {
     const auto stream = static_cast<std::uint64_t>(10 * layer);
-    run.put_weight(2 * layer, noise(image.c, stream + 3, 0.5, 1)), run.put_weight(2 * layer + 1, noise(image.c, stream + 4));
+    run.put_weight(2 * layer, noise(image.c, stream + 3, 0.5, 1)), run.put_weight(2 * layer + 1, noise(image.c, stream + 4, 0.2));   // no channel is all zeros behind its relu
     run.put_buffer(2 * layer, noise(image.c, stream + 5)), run.put_buffer(2 * layer + 1, noise(image.c, stream + 6, 0.1, 1));
   }
 }

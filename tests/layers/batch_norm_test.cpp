@@ -47,7 +47,7 @@ struct Net {
 const std::vector<BatchNormCase>& cases() {
   static const std::vector<BatchNormCase> all{
       {{4, 3, 3, 16}, false, false}, {{4, 3, 3, 16}, false, true}, {{4, 3, 3, 16}, true, false}, {{4, 3, 3, 16}, true, true},
-      {{3, 2, 2, 19}, true, true},   {{3, 2, 2, 19}, false, true}, {{2, 1, 1, 3}, false, false}, {{5, 7, 6, 2}, true, true}};
+      {{3, 2, 2, 19}, true, true},   {{3, 2, 2, 19}, false, true}, {{6, 1, 1, 3}, false, false}, {{5, 7, 6, 2}, true, true}};
   return all;
 }
 

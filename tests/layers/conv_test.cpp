@@ -51,12 +51,13 @@ TEST(Conv, ForwardAndAllGradientsEqualTheLoopAndItsFiniteDifferences) {
     run.forward();
     run.backward(dy);
     const double tolerance = 8 * rounding(DType::f32) * std::sqrt(static_cast<double>(std::max(weights / p.out, out.size() / p.out)));
-    const Doubles dx64 = doubles(x), w64 = doubles(w), b64 = doubles(b);
-    EXPECT_LE(distance(conv_loop(p, out, dx64, w64, b64), run.output()), tolerance);
-    EXPECT_LE(distance(finite_differences([&](const Doubles& v) { return conv_loop(p, out, v, w64, b64); }, dx64, doubles(dy)), run.grad_input()), tolerance);
-    EXPECT_LE(distance(finite_differences([&](const Doubles& v) { return conv_loop(p, out, dx64, v, b64); }, w64, doubles(dy)), run.grad_weight(0)), tolerance);
-    if (p.bias)
-      EXPECT_LE(distance(finite_differences([&](const Doubles& v) { return conv_loop(p, out, dx64, w64, v); }, b64, doubles(dy)), run.grad_weight(1)), tolerance);
+    const Doubles x64 = doubles(x), w64 = doubles(w), b64 = doubles(b);
+    EXPECT_LE(distance(conv_loop(p, out, x64, w64, b64), run.output()), tolerance);
+    EXPECT_LE(distance(finite_differences([&](const Doubles& v) { return conv_loop(p, out, v, w64, b64); }, x64, doubles(dy)), run.grad_input()), tolerance);
+    EXPECT_LE(distance(finite_differences([&](const Doubles& v) { return conv_loop(p, out, x64, v, b64); }, w64, doubles(dy)), run.grad_weight(0)), tolerance);
+    if (p.bias) {
+      EXPECT_LE(distance(finite_differences([&](const Doubles& v) { return conv_loop(p, out, x64, w64, v); }, b64, doubles(dy)), run.grad_weight(1)), tolerance);
+    }
 
     const auto once = run.grad_weight(0);
     run.backward(dy, GradMode::add);
@@ -99,7 +100,7 @@ TEST(Linear, FlattensAnImageInMemoryOrderAndSaysHowFilesHoldIt) {
     EXPECT_EQ(weight.file_shape, (std::vector<std::int64_t>{4, terms}));
     const bool flattens = x_shape.h > 1;
     EXPECT_EQ(weight.layout.kind, flattens ? ParameterLayout::flattened_linear : ParameterLayout::as_is);
-    if (flattens) EXPECT_EQ(weight.layout.image, x_shape.with_batch(1));
+    EXPECT_EQ(weight.layout.image, flattens ? x_shape.with_batch(1) : Shape{});
     LayersRun run(device, graph);
     const auto x = noise(x_shape.size(), 1), w = noise(4 * terms, 2), b = noise(4, 3), dy = noise(out.size(), 4);
     run.put_input(x), run.put_weight(0, w), run.put_weight(1, b);

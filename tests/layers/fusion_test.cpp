@@ -48,15 +48,15 @@ const std::vector<Net>& nets() {
        {"relu", "dropout", "batch_norm+add"}},
       {"a normalized value with two readers",
        [](Value x) {
-         const Value y = batch_norm(x, "bn");
-         add(relu(y), dropout(y, 0, 0));
+         const Value y = batch_norm(x, "bn"), a = relu(y), b = dropout(y, 0, 0);
+         add(a, b);
        },
        {"batch_norm", "relu", "dropout", "add"}},
       {"a sum with two readers",
        [](Value x) {
          x = relu(x);
-         const Value sum = add(batch_norm(dropout(x, 0, 0), "bn"), x);
-         add(relu(sum), dropout(sum, 0, 1));
+         const Value sum = add(batch_norm(dropout(x, 0, 0), "bn"), x), a = relu(sum), b = dropout(sum, 0, 1);
+         add(a, b);
        },
        {"relu", "dropout", "batch_norm+add", "relu", "dropout", "add"}},
       {"a residual that is the norm's own input", [](Value x) { relu(add(batch_norm(x, "bn"), x)); }, {"batch_norm", "add", "relu"}},
@@ -85,7 +85,9 @@ Result run_net(Device& device, const Net& net, bool fuses, bool overlaps, bool i
   }
   for (Node& node : graph.nodes()) {
     EXPECT_EQ(node.layer->is_normalization(), !node.name.empty());
-    if (node.layer->is_normalization()) EXPECT_EQ(graph.parameter_specs()[static_cast<std::size_t>(node.first_parameter)].name, node.name + ".weight");
+    if (node.layer->is_normalization()) {
+      EXPECT_EQ(graph.parameter_specs()[static_cast<std::size_t>(node.first_parameter)].name, node.name + ".weight");
+    }
     if (is_frozen) node.layer->use_running_statistics();
   }
   LayersRun run(device, graph, {.overlaps = overlaps});

@@ -40,7 +40,7 @@ double deviation(const std::vector<float>& values) {
   return std::sqrt(sum / static_cast<double>(values.size()));
 }
 
-class InitialValues : public testing::TestWithParam<const char*> {};
+class InitialValues : public testing::TestWithParam<std::string> {};
 
 TEST_P(InitialValues, AreDrawnFromTorchsDistributionTensorByTensor) {
   if (!has_torch()) GTEST_SKIP() << no_torch;
@@ -80,7 +80,7 @@ TEST_P(InitialValues, AreDrawnFromTorchsDistributionTensorByTensor) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, InitialValues, testing::Values("resnet20", "resnet18", "resnet50", "alexnet", "lenet"),
-                         [](const testing::TestParamInfo<const char*>& info) { return info.param; });
+                         [](const testing::TestParamInfo<std::string>& info) { return info.param; });
 
 TEST(InitialValuesSeeds, AndTensorsGiveNumbersThatHaveNothingInCommon) {
   ModelConfig config;

@@ -16,6 +16,7 @@ struct Case {
   double clip = 0;
   bool decays_all = true;
 };
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
 /// Rates that change each step, so that a step's rate is seen to be its own.
 std::vector<float> falling_rates(float first) {

@@ -32,6 +32,7 @@ struct Case {
   bool by_epoch;
   void (*set)(ScheduleConfig&);
 };
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 class ScheduleAgainstTorch : public testing::TestWithParam<Case> {};
 
 TEST_P(ScheduleAgainstTorch, EveryStepHasItsRate) {

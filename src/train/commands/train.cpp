@@ -6,7 +6,6 @@
 
 #include "base/build_info.hpp"
 #include "train/commands/commands.hpp"
-#include "train/preemption.hpp"
 #include "train/run_folder.hpp"
 #include "train/trainer.hpp"
 
@@ -48,7 +47,6 @@ std::unique_ptr<Dataset> open_eval(const Config& config) {
 }  // namespace
 
 int run_train(const Invocation& invocation, Communicator& comm, Device& device) {
-  catch_stop_signals();
   Config config = read_config(invocation.arguments.at(0), invocation.overrides);
   require(!config.data.path.empty(), "data.path is not set. Give the folder of shards that lockstep-convert has made.");
   const std::string folder = run_folder(config.run);

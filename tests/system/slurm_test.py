@@ -1,0 +1,198 @@
+#!/usr/bin/env python3
+"""jobs/ under a real Slurm, each submitted as a user would: whatever stops a run early (time limit, preemption, a signal to mpirun's shell), it is
+saved, requeued, and ends with the bits of the run that nothing stopped.  A cancelled, failed or stuck run is not requeued, and codes reach Slurm."""
+import re
+
+from harness import *
+
+sys.path.insert(0, str(root / "tests/slurm"))
+import cluster
+
+if why := cluster.reason_not_to_run():
+    skip(why)
+cluster.isolate()
+
+began = time.monotonic()
+folder = scratch()
+folder.chmod(0o711)
+slurm = cluster.Cluster(folder / "cluster", nodes=5)
+os.environ.update(environment(), LOCKSTEP="build/cpu/lockstep", LOCKSTEP_CONVERT="build/cpu/lockstep-convert",
+                  OMPI_MCA_rmaps_base_oversubscribe="1", OMPI_MCA_hwloc_base_binding_policy="none")
+# The place that a user submits from: all paths below are relative to it.
+here = folder / "here"
+(here / "build").mkdir(parents=True)
+(here / "build/cpu").symlink_to(build)
+(here / "jobs").symlink_to(root / "jobs")
+runs = here / "outputs"
+
+
+def say(*words):
+    print(f"{time.monotonic() - began:5.1f} s ", *words, flush=True)
+
+
+def slurm_says(*words):
+    done = subprocess.run(words, capture_output=True, text=True, cwd=here, timeout=30)
+    assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
+    return done.stdout.strip()
+
+
+class Job:
+    """A submitted script.  options: sbatch's; variables: added to its environment."""
+
+    def __init__(self, script, *words, options=(), variables={}):
+        os.environ.update(variables)
+        self.id = slurm_says("sbatch", "--parsable", *options, f"jobs/{script}.sbatch", *map(str, words))
+        for name in variables:
+            del os.environ[name]
+        self.words = list(map(str, words))
+
+    def facts(self):
+        return dict(word.partition("=")[::2] for word in slurm_says("scontrol", "show", "job", "-o", self.id).split())
+
+    def log(self):
+        return "".join(path.read_text() for path in here.glob(f"*-{self.id}.log"))
+
+    def show(self):
+        return f"job {self.id} {self.words}: {self.facts()}\n{self.log()}"
+
+    def wait_for(self, text, count=1, seconds=90):
+        """Until the log has that text so many times."""
+        try:
+            wait_until(lambda: self.log().count(text) >= count or self.has_ended(), seconds, text)
+        except AssertionError as late:
+            raise AssertionError(f"{late}\n{self.show()}")
+        assert self.log().count(text) >= count, f"ended without {text!r}\n{self.show()}"
+
+    def has_ended(self):
+        return self.facts()["JobState"] in ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED")
+
+    def ends(self, state, code=None, restarts=(0,), seconds=120):
+        """Until it has ended, as expected."""
+        try:
+            wait_until(self.has_ended, seconds, f"the end of job {self.id}")
+        except AssertionError as late:
+            raise AssertionError(f"{late}\n{self.show()}")
+        facts = self.facts()
+        got = facts["JobState"], int(facts["ExitCode"].split(":")[0]), int(facts["Restarts"])
+        assert got[0] == state and code in (None, got[1]) and got[2] in restarts, f"{got}, expected {(state, code, restarts)}\n{self.show()}"
+        return got[1]
+
+    def ranks(self):
+        """Pids of its lockstep processes on all nodes."""
+        mine = f"run.name={self.run}".encode()
+        found = []
+        for entry in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if words[0].endswith(b"/lockstep") and mine in words:
+                found.append(int(entry.name))
+        return sorted(found)
+
+
+class Training(Job):
+    def __init__(self, run, nodes, script="train", keys=(), options=(), input="train.toml", variables={}):
+        self.run = run
+        super().__init__(script, input, f"run.name={run}", *keys, options=[f"--nodes={nodes}", "--ntasks-per-node=1", *options], variables=variables)
+
+    def hold_at(self, step):
+        """Stands still from that step on, until Slurm wakes it to signal it."""
+        self.wait_for(f"step {step} ")
+        for pid in self.ranks():
+            os.kill(pid, signal.SIGSTOP)
+
+    def has_bits_of(self, other):
+        self.ends("COMPLETED", 0, restarts=(1, 2, 3))              # a job with a short limit left may be stopped again
+        other.ends("COMPLETED", 0)
+        require_equal_bits(checkpoints(runs / other.run)[-1], checkpoints(runs / self.run)[-1])
+        train = [r["step"] for r in records(runs / self.run, "train")]
+        assert train == list(range(1, train[-1] + 1)), f"records twice or missing: {train}"
+        log = self.log()
+        assert log.count("first step") >= 2 and "resumed from" in log and "exit code 75" in log and "finished" in log, log
+        say(f"{self.run}: stopped, saved, requeued, finished with equal bits")
+
+
+# convert.sbatch makes the shards.
+data = [Job("convert", "shapes", f"data/{val}", "--train", 160, "--val", val, "--seed", 1, options=["--cpus-per-task=2"]) for val in (40, 6000)]
+for job in data:
+    job.ends("COMPLETED", 0)
+common = {"data.global_batch": 16, "model.name": "resnet20", "run.epochs": 4, "run.log_every": 1, "optimizer.learning_rate": 0.02,
+          "checkpoint.every_epochs": 0, "augment.train": "pad_crop", "augment.flip": True}
+write_input(here / "train.toml", **common, **{"data.path": "data/40"})
+write_input(here / "slow_eval.toml", **common, **{"data.path": "data/6000"})
+say("converted")
+
+# Stopped in step 5: by the time limit on 2 and on 4 nodes, by preemption, by USR1 to the shell of mpirun.  Cancelled there: two more.
+limited = [Training(f"limit-{n}", n) for n in (2, 4)]
+for job in limited:
+    job.hold_at(5)                                          # the controller looks at limits every 30 s
+    until = time.strftime("%FT%T", time.localtime(time.time() + 150))
+    slurm_says("scontrol", "update", f"JobId={job.id}", f"EndTime={until}")
+say("limited: the time limit's signal is due")
+
+mpirun = Training("mpirun-2", 2, script="train_mpirun")
+mpirun.wait_for("step 5 ")
+slurm_says("scancel", "--batch", "--signal=USR1", mpirun.id)
+spot = Training("spot-2", 1, options=["--partition=spot", "--nodelist=n5", "--ntasks-per-node=2"])
+spot.hold_at(5)
+slurm_says("sbatch", "--nodelist=n5", "--exclusive", "--output=urgent.log", "--wrap=sleep 1")
+say("spot: about to be preempted")
+
+cancelled = [Training(f"cancelled-{script}", 2, script=script) for script in ("train", "train_mpirun")]
+for job in cancelled:
+    job.wait_for("step 5 ")
+    slurm_says("scancel", job.id)
+    job.ends("CANCELLED")
+    say(f"{job.run}: checkpoints at {[p.stem for p in checkpoints(runs / job.run)]}")
+
+# A rank is killed: the job fails within seconds.
+for script in ("train", "train_mpirun"):
+    job = Training(f"killed-{script}", 2, script=script)
+    job.wait_for("step 5 ")
+    killed_at = time.monotonic()
+    os.kill(job.ranks()[-1], signal.SIGKILL)
+    code = job.ends("FAILED", seconds=20)
+    assert code not in (0, 75), job.show()
+    say(f"{job.run}: failed with {code} after {time.monotonic() - killed_at:.1f} s")
+
+# What cannot work is said once, with 2.
+for name, script, keys, variables, message in (
+        ("unknown", "train", ["optimizer.learnin_rate=1"], {}, "learning_rate"), ("unknown", "train_mpirun", ["optimizer.learnin_rate=1"], {}, "learning_rate"),
+        ("alone", "train", [], {"SLURM_MPI_TYPE": "none"}, "--mpi=pmix")):
+    job = Training(name, 2, script=script, keys=keys, variables=variables)
+    job.ends("FAILED", 2)
+    assert job.log().count("error: ") - job.log().count("srun: error: ") == 1 and message in job.log(), job.show()
+    say(f"{name}, {script}: 2")
+
+# Stopped in evaluation, then, resumed, again before any new step: 1, and nobody requeues.
+stuck = Training("stuck", 2, input="slow_eval.toml")
+stuck.wait_for("step 10 ")
+slurm_says("scancel", "--signal=USR1", stuck.id)
+say("stuck: stopped in its evaluation")
+
+whole = {n: Training(f"whole-{n}", n) for n in (2, 4)}
+mpirun.has_bits_of(whole[2])
+spot.has_bits_of(whole[2])
+stuck.wait_for("resumed from")
+slurm_says("scancel", "--signal=USR1", stuck.id)
+for job in limited:
+    job.has_bits_of(whole[int(job.run[-1])])
+stuck.ends("FAILED", 1, restarts=(1,))
+assert "before any new step" in stuck.log(), stuck.show()
+say("stuck: 1")
+
+# The others of jobs/.
+evaluation = Job("eval", "train.toml", "run.name=whole-2", options=["--ntasks=2"])
+seeds = Job("seeds", "train.toml", "run.max_steps=3", options=["--array=1-2", "--ntasks=2", "--cpus-per-task=2"])
+evaluation.ends("COMPLETED", 0)
+assert records(runs / "whole-2", "eval")[-1]["images"] == 40
+wait_until(lambda: not slurm_says("squeue", "-h", "-j", seeds.id), 60, "the end of both seeds")
+one, two = (arrays(checkpoints(runs / f"train-seed{n}")[-1], "/model") for n in (1, 2))
+assert not numpy.array_equal(one["fc.weight"], two["fc.weight"])
+say("eval, seeds")
+
+for job in cancelled:
+    job.ends("CANCELLED")                                   # still
+slurm.stop()
+say("done")

@@ -1,0 +1,181 @@
+"""PyTorch's answers for torch_*_test.cpp, in float64, as a stream of bytes on stdout that support/train_oracle.hpp reads.
+
+torch_oracle.py FOLDER REQUEST      FOLDER holds models.py (support/models_python.hpp); REQUEST is JSON, see logits() and steps().
+Arrays are f32 in PyTorch's layouts, in the order of named_parameters() and named_buffers(); images NHWC; labels i32; losses f64.
+"""
+import copy
+import json
+import os
+import sys
+
+import torch
+import torch.nn.functional as F
+
+sys.path.insert(0, sys.argv[1])
+from models import make  # noqa: E402
+
+OUT = os.fdopen(os.dup(1), "wb", buffering=1 << 20)
+os.dup2(2, 1)                                     # what a library prints must not land in the stream
+
+
+def put(dtype, *tensors):
+    for t in tensors:
+        OUT.write(memoryview(torch.as_tensor(t).detach().to(dtype).contiguous().numpy().reshape(-1)).cast("B"))
+
+
+def buffers_of(model):
+    return [b for name, b in model.named_buffers() if not name.endswith("num_batches_tracked")]
+
+
+@torch.no_grad()
+def round_to_f32(tensors):
+    for t in tensors:
+        t.copy_(t.float())
+
+
+def model_of(request):
+    torch.manual_seed(request["seed"])
+    options = {"dropout": 0.0} if request["name"] == "alexnet" else {}
+    return make(request["name"], request["classes"], request["stem"], **options).double()
+
+
+def batch_of(request, generator):
+    """Images that a network can learn: a coarse pattern of the class, under noise.  f32 values in f64."""
+    n, size, classes = request["batch"], request["size"], request["classes"]
+    patterns = torch.randn(classes, 3, 4, 4, generator=torch.Generator().manual_seed(1))
+    labels = torch.randint(0, classes, (n,), generator=generator)
+    images = F.interpolate(patterns[labels], size=(size, size)) + 0.7 * torch.randn(n, 3, size, size, generator=generator)
+    return images.double(), labels
+
+
+@torch.no_grad()
+def logits(request):
+    """parameters, buffers, images, logits (f64).  Running statistics are a batch's, disturbed: neither trivial nor far from the data."""
+    model, generator = model_of(request), torch.Generator().manual_seed(request["seed"])
+    images, _ = batch_of(request, generator)
+    norms = [m for m in model.modules() if isinstance(m, torch.nn.BatchNorm2d)]
+    last_of_block = [m for name, m in model.named_modules() if name.endswith("bn3")]
+    for m in norms:
+        m.momentum = 1
+        m.weight.copy_(0.5 + torch.rand(m.weight.shape, generator=generator))
+        m.bias.copy_(0.2 * torch.randn(m.bias.shape, generator=generator))
+    for m in last_of_block:
+        m.weight *= 0.2                           # blocks of a trained network add little; else 50 of them amplify f32's rounding to 1e-4
+    if norms:
+        model.train()(images)
+    for m in norms:
+        m.running_mean += 0.1 * m.running_var.sqrt() * torch.randn(m.bias.shape, generator=generator)
+        m.running_var *= 0.8 + 0.5 * torch.rand(m.bias.shape, generator=generator)
+    round_to_f32(list(model.parameters()) + buffers_of(model))
+    put(torch.float32, *model.parameters(), *buffers_of(model), images.permute(0, 2, 3, 1))
+    put(torch.float64, model.eval()(images))
+
+
+def optimizer_of(request, parameters):
+    """parameters: (tensor to be optimized, whether it is a bias or a norm's)."""
+    decay = request["weight_decay"]
+    groups = [{"params": [p for p, is_vector in parameters if not is_vector]},
+              {"params": [p for p, is_vector in parameters if is_vector], "weight_decay": decay if request["decay_all"] else 0}]
+    if request["kind"] == "sgd":
+        return torch.optim.SGD(groups, request["rate"], momentum=request["momentum"], weight_decay=decay)
+    return torch.optim.AdamW(groups, request["rate"], weight_decay=decay)
+
+
+def moment_names(request):
+    return ["exp_avg", "exp_avg_sq"] if request["kind"] == "adamw" else ["momentum_buffer"] if request["momentum"] > 0 else []
+
+
+class Truth:
+    """The float64 run.  Its optimizer sees every parameter in pieces that fit a cache: AlexNet's are 450 MB each time over."""
+
+    def __init__(self, request):
+        self.model, self.names = model_of(request), moment_names(request)
+        round_to_f32(self.model.parameters())
+        cut = [[torch.nn.Parameter(v) for v in p.data.view(-1).split(1 << 16)] for p in self.model.parameters()]
+        self.pieces = cut
+        self.optimizer = optimizer_of(request, [(v, p.ndim == 1) for p, views in zip(self.model.parameters(), cut) for v in views])
+
+    def step(self, loss):
+        for p in self.model.parameters():
+            p.grad = None
+        loss.backward()
+        for p, views in zip(self.model.parameters(), self.pieces):
+            for view, grad in zip(views, p.grad.view(-1).split(1 << 16)):
+                view.grad = grad
+        self.optimizer.step()
+
+    def round(self):
+        """What goes on is what f32 can hold, so that all who start from here start from the same bits."""
+        round_to_f32(v.data for views in self.pieces for v in views)
+        round_to_f32(self.optimizer.state[v][name] for name in self.names for views in self.pieces for v in views)
+        round_to_f32(buffers_of(self.model))
+
+    def moment(self, name, index):
+        return torch.cat([self.optimizer.state[v][name] for v in self.pieces[index]])
+
+    def results(self):
+        """One tensor at a time: gradients, weights, moments, buffers."""
+        parameters = list(self.model.parameters())
+        yield from (p.grad for p in parameters)
+        yield from (p.data for p in parameters)
+        for name in self.names:
+            yield from (self.moment(name, i).view_as(p) for i, p in enumerate(parameters))
+        yield from buffers_of(self.model)
+
+
+def f32_step(request, truth, images, labels, memory_format):
+    """One step of PyTorch's float32 from the truth's state.  The loss, and tensors in the order of Truth.results()."""
+    model = copy.deepcopy(truth.model)
+    for p in model.parameters():
+        p.grad = None
+    model = model.float().to(memory_format=memory_format).train()
+    parameters = list(model.parameters())
+    optimizer = optimizer_of(request, [(p, p.ndim == 1) for p in parameters])
+    for i, p in enumerate(parameters):
+        before = truth.optimizer.state[truth.pieces[i][0]]
+        if not before:
+            continue                              # the first step: PyTorch makes its own
+        state = {name: truth.moment(name, i).float().view_as(p) for name in truth.names}
+        if "step" in before:
+            state["step"] = before["step"].clone()
+        optimizer.state[p] = state
+    loss = F.cross_entropy(model(images.float().contiguous(memory_format=memory_format)), labels, label_smoothing=request["smoothing"])
+    loss.backward()
+    optimizer.step()
+    return float(loss), ([p.grad for p in parameters] + [p.data for p in parameters] +
+                         [optimizer.state[p][name] for name in truth.names for p in parameters] + buffers_of(model))
+
+
+def steps(request):
+    """parameters, buffers; then for each step: images, labels, loss, gradients, weights, moments, buffers; and the number of f32 steps
+    taken from the same state (i32), for each of them (f64) its loss and the L2 distance of each of those tensors from the truth.
+    is_teacher: every step starts from f32 values; else the truth runs freely, in f64.  f32_every: steps between two f32 steps; 0: none."""
+    truth, generator = Truth(request), torch.Generator().manual_seed(request["seed"])
+    put(torch.float32, *truth.model.parameters(), *buffers_of(truth.model))
+    for step in range(request["steps"]):
+        images, labels = batch_of(request, generator)
+        rounded = [f32_step(request, truth, images, labels, layout) for layout in (torch.contiguous_format, torch.channels_last)
+                   if request["f32_every"] and step % request["f32_every"] == 0]
+        loss = F.cross_entropy(truth.model.train()(images), labels, label_smoothing=request["smoothing"])
+        truth.step(loss)
+        if request["is_teacher"]:
+            truth.round()
+        put(torch.float32, images.permute(0, 2, 3, 1))
+        put(torch.int32, labels)
+        put(torch.float64, loss)
+        distances = [[] for _ in rounded]
+        for index, true in enumerate(truth.results()):
+            true = true.float()
+            put(torch.float32, true)
+            for distance, (_, tensors) in zip(distances, rounded):
+                distance.append(float((tensors[index].double() - true.double()).norm()))
+        put(torch.int32, len(rounded))
+        for distance, (f32_loss, _) in zip(distances, rounded):
+            put(torch.float64, [f32_loss] + distance)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    asked = json.loads(sys.argv[2])
+    {"logits": logits, "steps": steps}[asked["task"]](asked)
+    OUT.flush()
