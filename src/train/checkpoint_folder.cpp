@@ -13,10 +13,12 @@ namespace {
 namespace fs = std::filesystem;
 constexpr std::string_view prefix = "step-", suffix = ".h5";
 
-/// Everything but: the newest keep_last, the best, and those at a multiple of keep_every_epochs.
-void remove_old(const std::string& folder, const CheckpointConfig& config, std::int64_t steps_per_epoch, std::int64_t best_step) {
+/// Everything but: the newest keep_last, the best, and those at a multiple of keep_every_epochs.  Steps after `newest`, the one just written, are
+/// damaged files that the run did not resume from: they are left, and do not count.
+void remove_old(const std::string& folder, const CheckpointConfig& config, std::int64_t steps_per_epoch, std::int64_t newest, std::int64_t best_step) {
   if (config.keep_last == 0) return;
-  const std::vector<std::string> files = checkpoints_in(folder);
+  std::vector<std::string> files = checkpoints_in(folder);
+  std::erase_if(files, [&](const std::string& file) { return step_of(file) > newest; });
   for (std::size_t i = static_cast<std::size_t>(config.keep_last); i < files.size(); ++i) {
     const std::int64_t step = step_of(files[i]);
     if (config.keep_best && step == best_step) continue;
@@ -109,7 +111,7 @@ void CheckpointWriter::write(CheckpointHeader header, TrainingState state, const
     try {
       write_checkpoint(path, header, state, layout, s.tick);
       s.failure = nullptr;
-      remove_old(s.folder, s.config, s.steps_per_epoch, state.progress.best_step);
+      remove_old(s.folder, s.config, s.steps_per_epoch, state.progress.step, state.progress.best_step);
     } catch (const std::exception& error) {
       if (!failed_before) s.say(text_of("warning: no checkpoint at step ", state.progress.step, ": ", error.what(),
                                         " Earlier ones are kept, and the next is tried as planned."));

@@ -120,7 +120,8 @@ std::string duration(double seconds) {
 struct Console::State {
   std::mutex mutex;
   std::string log;
-  bool is_terminal = ::isatty(STDOUT_FILENO) != 0, has_progress = false;
+  // mpirun gives a rank a terminal as standard output even where its own goes into a file; standard error it leaves alone.
+  bool is_terminal = ::isatty(STDOUT_FILENO) != 0 && ::isatty(STDERR_FILENO) != 0, has_progress = false;
 };
 
 Console::Console(const std::string& folder) : state_(std::make_unique<State>()) {

@@ -241,8 +241,8 @@ TEST(Augment, ABatchIsItsImagesOneByOneAndNothingBehindItIsTouched) {
     bytes.insert(bytes.end(), image.pixels.begin(), image.pixels.end());
   }
   const Shape shape{4, 24, 24, 3};
-  const Allocation pixels = device.allocate(bytes.size()), cut_memory = device.allocate(cuts.size() * sizeof(Cut)), out = device.allocate(static_cast<std::size_t>(shape.size()) * 4),
-                   labels = device.allocate(16);
+  const Allocation pixels = device.allocate(bytes.size()), cut_memory = device.allocate(cuts.size() * sizeof(Cut));
+  const Allocation out = device.allocate(static_cast<std::size_t>(shape.size()) * 4), labels = device.allocate(16);
   device.copy_to_device(pixels.data(), bytes.data(), bytes.size());
   device.copy_to_device(cut_memory.data(), cuts.data(), cuts.size() * sizeof(Cut));
   const auto enqueue = [&](std::int64_t count) {

@@ -55,7 +55,8 @@ for line in sys.argv[2].splitlines():
     numpy.array(boxes, dtype=numpy.float64).tofile(sys.argv[1] + "/" + name)
 )";
   struct Case { std::int64_t height, width; double low, high, aspect; };
-  const std::vector<Case> cases = {{375, 500, 0.08, 1, 4.0 / 3}, {32, 32, 0.08, 1, 4.0 / 3}, {100, 200, 0.5, 1, 4.0 / 3}, {20, 200, 0.3, 1, 4.0 / 3}, {300, 60, 0.5, 1, 2}, {3, 2, 0.08, 1, 4.0 / 3}};
+  const std::vector<Case> cases = {{375, 500, 0.08, 1, 4.0 / 3}, {32, 32, 0.08, 1, 4.0 / 3}, {100, 200, 0.5, 1, 4.0 / 3},
+                                   {20, 200, 0.3, 1, 4.0 / 3}, {300, 60, 0.5, 1, 2}, {3, 2, 0.08, 1, 4.0 / 3}};
   const auto name_of_case = [](const Case& c) { return text_of(c.height, "x", c.width); };
   std::string lines;
   for (const Case& c : cases) lines += text_of(name_of_case(c), " ", c.height, " ", c.width, " ", c.low, " ", c.high, " ", c.aspect, " ", draws, "\n");

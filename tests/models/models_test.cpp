@@ -32,18 +32,16 @@ ModelConfig config_of(const Case& c, std::int64_t classes) {
 /// What recipes feed it.
 std::int64_t usual_image(const Case& c) { return c.name == "alexnet" || (c.name.size() == 8 && c.stem == "imagenet") ? 224 : 32; }
 
-std::string dimensions(const std::vector<std::int64_t>& shape) {
-  std::string text;
-  for (const std::int64_t extent : shape) text += " " + std::to_string(extent);
-  return text;
-}
-
 /// One line a tensor, as the script below prints them.
 std::string listing(const Graph& graph) {
-  std::string text;
-  for (const ParameterSpec& spec : graph.parameter_specs()) text += "parameter " + spec.name + dimensions(spec.file_shape) + "\n";
-  for (const BufferSpec& spec : graph.buffer_specs()) text += "buffer " + spec.name + " " + std::to_string(spec.channels) + "\n";
-  return text;
+  std::ostringstream text;
+  for (const ParameterSpec& spec : graph.parameter_specs()) {
+    text << "parameter " << spec.name;
+    for (const std::int64_t extent : spec.file_shape) text << " " << extent;
+    text << "\n";
+  }
+  for (const BufferSpec& spec : graph.buffer_specs()) text << "buffer " << spec.name << " " << spec.channels << "\n";
+  return text.str();
 }
 
 TEST(Models, ParametersAndBuffersAreTorchvisionsInNameShapeAndOrder) {

@@ -1,8 +1,11 @@
 // train_oracle: starts tests/train/torch_oracle.py and reads the arrays that it writes, while it works on the next ones.
 #pragma once
+#include <fcntl.h>
+
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <ostream>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -24,6 +27,8 @@ struct TorchCase {
   int f32_every = 1;                     // steps between two for which PyTorch's own f32 error is measured
 };
 
+inline void PrintTo(const TorchCase& c, std::ostream* out) { *out << c.name; }
+
 /// task: "logits" or "steps".
 inline std::string request_of(const TorchCase& c, const std::string& task, bool is_teacher) {
   const auto word = [](bool yes) { return yes ? "true" : "false"; };
@@ -43,6 +48,7 @@ class TorchOracle {
     pipe_ = popen(("MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=100000000000 OPENBLAS_NUM_THREADS=1 /usr/bin/python3 -B '" + script + "' '" + folder_.path() +
                    "' '" + request + "'").c_str(), "r");
     if (!pipe_) throw std::runtime_error("cannot start " + script);
+    fcntl(fileno(pipe_), F_SETPIPE_SZ, 1 << 20);
   }
   ~TorchOracle() { pclose(pipe_); }
   TorchOracle(const TorchOracle&) = delete;

@@ -13,6 +13,7 @@ struct Case {
   std::string name, stem;
   std::int64_t size;                     // of images: the smallest that leaves every layer something to do
 };
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name << ", stem " << c.stem; }
 class Logits : public testing::TestWithParam<Case> {};
 
 /// Largest distance, relative to the largest logit.
@@ -26,7 +27,7 @@ double error_of(const std::vector<float>& ours, const std::vector<double>& truth
 TEST_P(Logits, AreTorchsInFloat64FusedAndUnfused) {
   if (!has_torch()) GTEST_SKIP() << no_torch;
   TorchCase c;
-  c.model.name = GetParam().name, c.model.stem = GetParam().stem, c.model.classes = 10, c.size = GetParam().size;
+  c.model.name = GetParam().name, c.model.stem = GetParam().stem, c.model.classes = 10, c.size = GetParam().size, c.batch = 4;
   TorchOracle oracle(request_of(c, "logits", false));
   TestNetwork fused(c), unfused(c, false);
   const std::vector<float> weights = oracle.read<float>(fused.parameter_count()), buffers = fused.read_buffers(oracle);

@@ -54,13 +54,13 @@ def logits(request):
     model, generator = model_of(request), torch.Generator().manual_seed(request["seed"])
     images, _ = batch_of(request, generator)
     norms = [m for m in model.modules() if isinstance(m, torch.nn.BatchNorm2d)]
-    last_of_block = [m for name, m in model.named_modules() if name.endswith("bn3")]
+    last_of_block = [getattr(m, "bn3", m.bn2) for m in model.modules() if hasattr(m, "bn2")]
     for m in norms:
         m.momentum = 1
         m.weight.copy_(0.5 + torch.rand(m.weight.shape, generator=generator))
         m.bias.copy_(0.2 * torch.randn(m.bias.shape, generator=generator))
     for m in last_of_block:
-        m.weight *= 0.2                           # blocks of a trained network add little; else 50 of them amplify f32's rounding to 1e-4
+        m.weight *= 0.2                           # as blocks of a trained network, they add little; else 50 amplify f32's rounding to 1e-4
     if norms:
         model.train()(images)
     for m in norms:
@@ -88,62 +88,68 @@ def moment_names(request):
 class Truth:
     """The float64 run.  Its optimizer sees every parameter in pieces that fit a cache: AlexNet's are 450 MB each time over."""
 
+    PIECE = 1 << 16
+
     def __init__(self, request):
         self.model, self.names = model_of(request), moment_names(request)
-        round_to_f32(self.model.parameters())
-        cut = [[torch.nn.Parameter(v) for v in p.data.view(-1).split(1 << 16)] for p in self.model.parameters()]
-        self.pieces = cut
-        self.optimizer = optimizer_of(request, [(v, p.ndim == 1) for p, views in zip(self.model.parameters(), cut) for v in views])
+        self.parameters = list(self.model.parameters())
+        round_to_f32(self.parameters)
+        self.pieces = [[torch.nn.Parameter(v) for v in p.data.view(-1).split(self.PIECE)] for p in self.parameters]
+        self.optimizer = optimizer_of(request, [(v, p.ndim == 1) for p, views in zip(self.parameters, self.pieces) for v in views])
+        self.updates = 0
+        self.f32 = {kind: [torch.zeros(p.shape) for p in self.parameters] for kind in ["weight"] + self.names}   # what the run holds, in f32
+        for rounded, p in zip(self.f32["weight"], self.parameters):
+            rounded.copy_(p.data)
 
-    def step(self, loss):
-        for p in self.model.parameters():
+    @torch.no_grad()
+    def step(self, loss, is_teacher):
+        """is_teacher: the run goes on with what f32 can hold, so that all who start from here start from the same bits."""
+        for p in self.parameters:
             p.grad = None
         loss.backward()
-        for p, views in zip(self.model.parameters(), self.pieces):
-            for view, grad in zip(views, p.grad.view(-1).split(1 << 16)):
+        for p, views in zip(self.parameters, self.pieces):
+            for view, grad in zip(views, p.grad.view(-1).split(self.PIECE)):
                 view.grad = grad
         self.optimizer.step()
-
-    def round(self):
-        """What goes on is what f32 can hold, so that all who start from here start from the same bits."""
-        round_to_f32(v.data for views in self.pieces for v in views)
-        round_to_f32(self.optimizer.state[v][name] for name in self.names for views in self.pieces for v in views)
-        round_to_f32(buffers_of(self.model))
-
-    def moment(self, name, index):
-        return torch.cat([self.optimizer.state[v][name] for v in self.pieces[index]])
+        self.updates += 1
+        for kind, tensors in self.f32.items():
+            for tensor, views in zip(tensors, self.pieces):
+                for rounded, view in zip(tensor.view(-1).split(self.PIECE), views):
+                    exact = view.data if kind == "weight" else self.optimizer.state[view][kind]
+                    rounded.copy_(exact)
+                    if is_teacher:
+                        exact.copy_(rounded)
+        if is_teacher:
+            round_to_f32(buffers_of(self.model))
 
     def results(self):
-        """One tensor at a time: gradients, weights, moments, buffers."""
-        parameters = list(self.model.parameters())
-        yield from (p.grad for p in parameters)
-        yield from (p.data for p in parameters)
-        for name in self.names:
-            yield from (self.moment(name, i).view_as(p) for i, p in enumerate(parameters))
-        yield from buffers_of(self.model)
+        """In f32, one tensor at a time: gradients, weights, moments, buffers."""
+        yield from (p.grad.float() for p in self.parameters)
+        for tensors in self.f32.values():
+            yield from tensors
+        yield from (b.float() for b in buffers_of(self.model))
 
 
-def f32_step(request, truth, images, labels, memory_format):
-    """One step of PyTorch's float32 from the truth's state.  The loss, and tensors in the order of Truth.results()."""
-    model = copy.deepcopy(truth.model)
-    for p in model.parameters():
-        p.grad = None
-    model = model.float().to(memory_format=memory_format).train()
+def f32_step(request, model, truth, memory_format):
+    """One step of PyTorch's float32, by `model`, from the truth's state.  The loss, and tensors in the order of Truth.results()."""
+    model.to(memory_format=memory_format).train()
     parameters = list(model.parameters())
+    for p, rounded in zip(parameters, truth.f32["weight"]):
+        p.data.copy_(rounded)
+        p.grad = None
+    for b, exact in zip(buffers_of(model), buffers_of(truth.model)):
+        b.copy_(exact)
     optimizer = optimizer_of(request, [(p, p.ndim == 1) for p in parameters])
-    for i, p in enumerate(parameters):
-        before = truth.optimizer.state[truth.pieces[i][0]]
-        if not before:
-            continue                              # the first step: PyTorch makes its own
-        state = {name: truth.moment(name, i).float().view_as(p) for name in truth.names}
-        if "step" in before:
-            state["step"] = before["step"].clone()
-        optimizer.state[p] = state
+    for i, p in enumerate(parameters if truth.updates > 0 else []):     # before the first step PyTorch makes its own
+        optimizer.state[p] = {name: truth.f32[name][i].clone(memory_format=torch.preserve_format) for name in truth.names}
+        if request["kind"] == "adamw":
+            optimizer.state[p]["step"] = torch.tensor(float(truth.updates))
+    images, labels = truth.batch
     loss = F.cross_entropy(model(images.float().contiguous(memory_format=memory_format)), labels, label_smoothing=request["smoothing"])
     loss.backward()
     optimizer.step()
-    return float(loss), ([p.grad for p in parameters] + [p.data for p in parameters] +
-                         [optimizer.state[p][name] for name in truth.names for p in parameters] + buffers_of(model))
+    return float(loss), ([p.grad for p in parameters] + [p.data.clone() for p in parameters] +
+                         [optimizer.state[p][name] for name in truth.names for p in parameters] + [b.clone() for b in buffers_of(model)])
 
 
 def steps(request):
@@ -151,25 +157,24 @@ def steps(request):
     taken from the same state (i32), for each of them (f64) its loss and the L2 distance of each of those tensors from the truth.
     is_teacher: every step starts from f32 values; else the truth runs freely, in f64.  f32_every: steps between two f32 steps; 0: none."""
     truth, generator = Truth(request), torch.Generator().manual_seed(request["seed"])
-    put(torch.float32, *truth.model.parameters(), *buffers_of(truth.model))
+    f32_model = copy.deepcopy(truth.model).float() if request["f32_every"] else None
+    put(torch.float32, *truth.parameters, *buffers_of(truth.model))
     for step in range(request["steps"]):
-        images, labels = batch_of(request, generator)
-        rounded = [f32_step(request, truth, images, labels, layout) for layout in (torch.contiguous_format, torch.channels_last)
-                   if request["f32_every"] and step % request["f32_every"] == 0]
-        loss = F.cross_entropy(truth.model.train()(images), labels, label_smoothing=request["smoothing"])
-        truth.step(loss)
-        if request["is_teacher"]:
-            truth.round()
+        truth.batch = images, labels = batch_of(request, generator)
         put(torch.float32, images.permute(0, 2, 3, 1))
         put(torch.int32, labels)
+        OUT.flush()
+        is_measured = request["f32_every"] and step % request["f32_every"] == 0
+        rounded = [f32_step(request, f32_model, truth, layout) for layout in (torch.contiguous_format, torch.channels_last) if is_measured]
+        loss = F.cross_entropy(truth.model.train()(images), labels, label_smoothing=request["smoothing"])
+        truth.step(loss, request["is_teacher"])
         put(torch.float64, loss)
         distances = [[] for _ in rounded]
         for index, true in enumerate(truth.results()):
-            true = true.float()
             put(torch.float32, true)
             for distance, (_, tensors) in zip(distances, rounded):
-                distance.append(float((tensors[index].double() - true.double()).norm()))
-        put(torch.int32, len(rounded))
+                distance.append(float((tensors[index].double() - true).norm()))
+        put(torch.int32, [len(rounded)])
         for distance, (f32_loss, _) in zip(distances, rounded):
             put(torch.float64, [f32_loss] + distance)
 
