@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdlib>
 #include <iostream>
 #include <optional>
@@ -135,6 +136,12 @@ int main(int argc, char** argv) {
     if (takes_any) option->required();
     sub->callback([&chosen, &command] { chosen = &command; });
   }
+  std::vector<std::string> names;
+  for (const Command& command : commands) names.emplace_back(command.name);
+  if (argc > 1 && argv[1][0] != '-' && std::ranges::find(names, argv[1]) == names.end()) {
+    report(text_of("\"", argv[1], "\" is no command.", did_you_mean(argv[1], names), " See lockstep --help."));
+    return exit_bad_input;
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& done) {
@@ -146,6 +153,10 @@ int main(int argc, char** argv) {
   for (const std::string& word : words) (word.find('=') == std::string::npos ? invocation.arguments : invocation.overrides).push_back(word);
   if (invocation.arguments.empty() && *chosen->argument != '\0') {
     report(text_of("lockstep ", chosen->name, " needs ", chosen->argument, " before its overrides. See lockstep --help."));
+    return exit_bad_input;
+  }
+  if (invocation.arguments.size() > 1 && std::string_view(chosen->argument) == "INPUT.toml") {
+    report(text_of("\"", invocation.arguments[1], "\": lockstep ", chosen->name, " takes one INPUT.toml; what follows it is section.key=value. See lockstep keys."));
     return exit_bad_input;
   }
   return run(*chosen, invocation, argc, argv);

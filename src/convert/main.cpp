@@ -62,6 +62,8 @@ int run(int argc, char** argv) {
     add_common_options(command, options);
     commands.emplace_back(&command, std::move(source));
   }
+  if (argc > 1 && argv[1][0] != '-' && std::ranges::none_of(commands, [&](const auto& c) { return c.first->get_name() == argv[1]; }))
+    fail("\"", argv[1], "\" is no source of images. lockstep-convert --help lists them");
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& asked) {                             // --help

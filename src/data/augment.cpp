@@ -45,7 +45,7 @@ struct CutImages {
   std::int64_t height, width, channels;
   Colour colour;
 
-  [[maybe_unused]] static constexpr std::int32_t line_columns = 2048;   // wider sources go pixel by pixel
+  enum : std::int32_t { line_columns = 2048 };   // wider sources go pixel by pixel
 
   KOKKOS_FUNCTION void operator()(std::int64_t item) const {
     const std::int64_t row = runs_on_host ? item : item / width, n = row / height, y = row % height;

@@ -45,7 +45,7 @@ void write_slice(H5File& file, const std::string& path, const Slice& slice, cons
 }
 
 void read_slice(const H5File& file, const std::string& origin, const std::string& path, const Slice& slice, std::vector<float>& flat_values) {
-  require(file.has(path), origin, " has no ", path, ": it is of another model than this input's. Check model.name, or set run.resume = \"never\".");
+  require(file.has(path), origin, " has no ", path, ": it is of another model than this input's. Check model.name and model.stem, or name another checkpoint.");
   const H5DatasetInfo info = file.info(path);
   if (info.shape != slice.spec.file_shape) {
     const auto words = [](const std::vector<std::int64_t>& shape) {
@@ -69,7 +69,7 @@ std::vector<std::int64_t> offsets_of(const Parameters& layout) {
 H5File open_verified(const std::string& path) {
   verify_seal(path);
   H5File file = H5File::open(path);
-  require(file.has_attribute("format") && file.text_attribute("format") == format_name, path, " is no checkpoint of lockstep.");
+  require(file.has_attribute("format") && file.text_attribute("format") == format_name, path, " is no checkpoint of lockstep. Name a file of checkpoints/ in a run's folder.");
   require(file.integer_attribute("version") == format_version, path, " is a checkpoint of version ", file.integer_attribute("version"),
           ", and this program reads version ", format_version, ". Use the program that wrote it.");
   return file;
@@ -84,6 +84,7 @@ CheckpointHeader header_in(const H5File& file) {
   h.seed = file.integer_attribute("seed");
   h.ranks = file.integer_attribute("ranks");
   h.micro_batches = file.integer_attribute("micro_batches");
+  h.steps_per_epoch = file.integer_attribute("steps_per_epoch");
   h.config = file.text_attribute("config");
   h.fit = file.text_attribute("fit");
   h.rotate = file.text_attribute("rotate");
@@ -127,6 +128,7 @@ void write_checkpoint(const std::string& path, const CheckpointHeader& header, c
   file.set_attribute("seed", header.seed);
   file.set_attribute("ranks", header.ranks);
   file.set_attribute("micro_batches", header.micro_batches);
+  file.set_attribute("steps_per_epoch", header.steps_per_epoch);
   file.set_attribute("config", header.config);
   file.set_attribute("fit", header.fit);
   file.set_attribute("rotate", header.rotate);
@@ -168,7 +170,7 @@ TrainingState read_checkpoint(const std::string& path, const Parameters& layout,
                               const std::vector<std::string>& moment_names) {
   const H5File file = open_verified(path);
   const CheckpointHeader header = header_in(file);
-  require(header.model == model.name, path, " holds a ", header.model, ", this input's model.name is ", model.name, ". Change one of them, or set run.resume = \"never\".");
+  require(header.model == model.name, path, " holds a ", header.model, ", this input's model.name is ", model.name, ". Set model.name = \"", header.model, "\", or name another checkpoint.");
   require(header.classes == model.classes, path, " has ", header.classes, " outputs, this input asks for ", model.classes,
           ". Set model.classes = ", header.classes, ", or train from the start in another run.name.");
   TrainingState state;

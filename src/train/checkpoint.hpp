@@ -44,7 +44,7 @@ struct CheckpointHeader {
   std::string model;
   std::int64_t classes = 0;              // outputs of the network
   std::vector<std::string> class_names;  // of the shards
-  std::int64_t global_batch = 0, seed = 0, ranks = 0, micro_batches = 1;
+  std::int64_t global_batch = 0, seed = 0, ranks = 0, micro_batches = 1, steps_per_epoch = 1;
   std::string config;                    // resolved TOML
   std::string fit, rotate;               // how convert made the images
   std::int64_t size = 0;

@@ -34,14 +34,14 @@ DType dtype_of(const std::string& precision) {
 }
 
 void freeze(Graph& graph, Parameters& parameters, const FreezeConfig& config) {
-  for (const auto* patterns : {&config.parameters, &config.except})
+  for (const auto& [key, patterns] : {std::pair("freeze.parameters", &config.parameters), std::pair("freeze.except", &config.except)})
     for (const std::string& pattern : *patterns)
       require(std::any_of(parameters.slices().begin(), parameters.slices().end(), [&](const Slice& s) { return matches(pattern, s.spec.name); }),
-              "[freeze] pattern \"", pattern, "\" matches no parameter of this model. Its last one is called \"", graph.parameter_specs().back().name, "\".");
+              key, ": pattern \"", pattern, "\" matches no parameter of this model. Its last one is called \"", graph.parameter_specs().back().name, "\".");
   for (Slice& slice : parameters.slices())
     slice.is_frozen = matches_any(config.parameters, slice.spec.name) && !matches_any(config.except, slice.spec.name);
   require(std::any_of(parameters.slices().begin(), parameters.slices().end(), [](const Slice& s) { return !s.is_frozen; }),
-          "[freeze] leaves nothing to train. Name the trained parameters in freeze.except.");
+          "freeze.parameters leaves nothing to train. Name the trained parameters in freeze.except.");
   if (config.batch_norm != "running") return;
   for (Node& node : graph.nodes()) {
     if (!node.layer->is_normalization()) continue;

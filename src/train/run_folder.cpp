@@ -24,7 +24,7 @@ std::string text_in(const fs::path& path) {
   return text.str();
 }
 
-bool is_used(const fs::path& folder) { return fs::exists(folder / "config.toml") || !checkpoints_in(folder / "checkpoints").empty(); }
+bool is_used(const fs::path& folder) { return fs::exists(folder / "metrics.jsonl") || !checkpoints_in(folder / "checkpoints").empty(); }
 
 std::string free_name(const RunConfig& config) {
   for (int i = 2;; ++i) {

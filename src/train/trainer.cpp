@@ -16,7 +16,7 @@ double mean(double sum, std::int64_t images) { return images > 0 ? sum / static_
 CheckpointHeader checkpoint_header(const RunPlan& plan, const ShardHeader& shards, int ranks) {
   const Config& c = plan.config;
   return {.model = c.model.name, .classes = c.model.classes, .class_names = shards.classes, .global_batch = c.data.global_batch, .seed = c.run.seed, .ranks = ranks,
-          .micro_batches = c.data.micro_batches, .config = to_toml(c), .fit = shards.fit, .rotate = shards.rotate, .size = shards.size,
+          .micro_batches = c.data.micro_batches, .steps_per_epoch = plan.steps_per_epoch, .config = to_toml(c), .fit = shards.fit, .rotate = shards.rotate, .size = shards.size,
           .versions = text_of("lockstep ", build_info().version, " ", build_info().git_hash, ", ", build_info().libraries)};
 }
 

@@ -133,7 +133,8 @@ TEST(Models, TheConfigurationNamesTheSameModels) {
 }
 
 TEST(Models, ZeroInitResidualStartsTheLastScaleOfEachBlockAtZeroAndNothingElse) {
-  for (const auto& [name, last, blocks] : {std::tuple{"resnet18", "bn2.weight", 8}, std::tuple{"resnet50", "bn3.weight", 16}, std::tuple{"resnet20", "bn2.weight", 9}}) {
+  for (const auto& [name, last, blocks] :
+       {std::tuple{"resnet18", "bn2.weight", 8}, std::tuple{"resnet50", "bn3.weight", 16}, std::tuple{"resnet20", "bn2.weight", 9}}) {
     int zeros = 0;
     ModelConfig config = config_of({name}, 10);
     config.zero_init_residual = true;

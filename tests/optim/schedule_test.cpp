@@ -110,7 +110,8 @@ TEST(Schedule, TheBaseRateGrowsWithTheGlobalBatchOnlyIfThereIsAReference) {
 
 /// Epoch losses: falling, noise around the threshold, a long flat stretch, not a number, a recovery.
 std::vector<double> losses() {
-  std::vector<double> values = {2.3, 1.9, 1.8999, 1.89982, 1.5, 1.6, 1.6, 1.6, 1.6, 1.6, 1.6, 1.6, 1.6, 1.6, 1.6, 1.2, std::nan(""), 1.2, 1.3, 1.1999, 1.1, 1.09999, 1.0999};
+  std::vector<double> values = {2.3, 1.9, 1.8999, 1.89982, 1.5, 1.6, 1.6, 1.6, 1.6, 1.6, 1.6, 1.6, 1.6,
+                                1.6, 1.6, 1.2, std::nan(""), 1.2, 1.3, 1.1999, 1.1, 1.09999, 1.0999};
   for (int i = 0; i < 30; ++i) values.push_back(1.1 - 0.00004 * i);
   return values;
 }

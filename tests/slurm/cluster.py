@@ -100,7 +100,8 @@ class Cluster:
 
     def _daemon(self, name, words):
         with open(self.folder / "log" / (name + ".out"), "w") as output:
-            self.daemons[name] = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+            self.daemons[name] = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+                                                  cwd=self.folder)
 
     def stop(self):
         """Cancels all jobs, then ends the daemons by pid, the controller and munged last."""

@@ -63,7 +63,8 @@ class Training {
   void put_step(const StepState& step) { device_.copy_to_device(step_.data(), &step, sizeof step), device_.wait(); }
 
   /// Values of one slice, without the fill behind it.
-  std::vector<float> weights(int slice) { return get<float>(parameters_.master(slice).data, parameters_.slices()[static_cast<std::size_t>(slice)].count); }
+  std::vector<float> weights(int slice) { return get<float>(parameters_.master(slice).data, count(slice)); }
+  std::vector<float> grads(int slice) { return get<float>(parameters_.grad(slice).data, count(slice)); }
   std::vector<float> all_weights() { return get<float>(parameters_.memory().master.data, parameters_.elements()); }
   void put_weights(int slice, const std::vector<float>& values) { put(parameters_.master(slice).data, values); }
   void put_grad(int slice, const std::vector<float>& values) { put(parameters_.grad(slice).data, values); }
@@ -93,6 +94,7 @@ class Training {
   }
 
  private:
+  std::int64_t count(int slice) const { return parameters_.slices()[static_cast<std::size_t>(slice)].count; }
   StepState* step_state() { return static_cast<StepState*>(step_.data()); }
 
   Device device_;

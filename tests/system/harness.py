@@ -96,7 +96,12 @@ def rank_pids(process):
 
 
 def end(process):
-    """Ends whatever is left of a started command."""
+    """Ends whatever is left of a started command; mpirun's ranks have process groups of their own."""
+    for pid in rank_pids(process):
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:

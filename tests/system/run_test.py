@@ -136,11 +136,12 @@ import torch
 import torchvision
 weights = checkpoints(whole)[-1]
 network = torchvision.models.resnet18(num_classes=10)
-network.load_state_dict({name: torch.from_numpy(value) for name, value in arrays(weights, "/model").items()}, strict=True)
+network.load_state_dict({name: torch.from_numpy(numpy.asarray(value)) for name, value in arrays(weights, "/model").items()}, strict=True)
 stored = arrays(weights, "/model")
 names = {name for name, _ in network.named_parameters()} | {name for name, _ in network.named_buffers() if not name.endswith("num_batches_tracked")}
 assert {n for n in stored if not n.endswith("num_batches_tracked")} == names, stored.keys() ^ names
-assert all(value.dtype == numpy.float32 for value in stored.values())
+for name, value in stored.items():
+    assert value == 4 if name.endswith("num_batches_tracked") else value.dtype == numpy.float32, f"{name}: {value.dtype}"
 assert set(arrays(weights, "/optimizer")) == {f"momentum_buffer/{name}" for name, _ in network.named_parameters()}
 with h5py.File(next(data.glob("val-*.h5"))) as shard:
     pixels, labels = torch.from_numpy(shard["images"][()]).float() / 255, torch.from_numpy(shard["labels"][()].astype(numpy.int64))
@@ -161,7 +162,7 @@ said("eval, and torchvision's resnet18 from our checkpoint")
 
 # ---- inspect, bench --------------------------------------------------------------------------------------------------------------------
 text = run(["inspect", weights, *sorted(data.glob("*.h5"))])
-require(text, "checkpoint of resnet18", "10 outputs", "step 4", "80 images", "50 images", "triangle")
+require(text, "checkpoint of resnet18", "10 outputs", "step 4", "80 of the split's 80", "50 of the split's 50", "triangle", "all images hold")
 for words in (["bench", toml, "bench.steps=2", "bench.warmup=1", "model.name=lenet"], ["bench", toml, "bench.io=true", "bench.steps=4"]):
     text = run(words, ranks=2)
     assert len(re.findall(r"^\d+ img/s$", text, re.M)) == 1, text
@@ -193,7 +194,8 @@ assert steps_of("best") == sorted({best, 12}), (best, steps_of("best"))
 said("run.epochs grows, keep_last, keep_best, keep_every_epochs, changed keys, never")
 
 # ---- a damaged newest checkpoint -------------------------------------------------------------------------------------------------------
-toml = config("damaged", **{"checkpoint.every_steps": 1, "checkpoint.keep_last": 3, "checkpoint.keep_best": False, "run.max_steps": 4})
+toml = config("damaged", **{"checkpoint.every_steps": 1, "checkpoint.keep_last": 3, "checkpoint.keep_best": False, "run.max_steps": 4,
+                             "run.epochs": 5, "run.evaluate_every_epochs": 0})
 run(["train", toml])
 four = checkpoints(runs / "damaged")[-1]
 four.write_bytes(four.read_bytes()[:-100])
@@ -203,7 +205,7 @@ text = run(["train", toml, "run.max_steps=5"], ranks=2)
 for name in ("step-00000008.h5", "step-00000007.h5", "step-00000004.h5"):
     assert re.search(rf"not resumed from \S*{name} \S", text), text
 require(text, "resumed from " + str(four.with_name("step-00000003.h5")))
-require(run(["eval", toml]), "step-00000005.h5")
+require(run(["eval", toml]), "not taken", "checkpoint " + str(four.with_name("step-00000005.h5")))
 assert [r["step"] for r in records(runs / "damaged", "train")] == [1, 2, 3, 4, 5]
 # What is damaged counts for nothing among the newest that are kept.
 assert {3, 4, 5} <= set(steps_of("damaged")), steps_of("damaged")
@@ -225,10 +227,14 @@ try:
     run(["eval", toml, "checkpoint.keep_last=2"])
     assert job.poll() is None, output_of(job)
 finally:
+    for pid in rank_pids(job):              # mpirun gives each rank a process group of its own
+        os.kill(pid, signal.SIGKILL)
     end(job)
+wait_until(lambda: not rank_pids(job), 10, "the end of a killed job")
 assert sum("checkpoint" in r for r in records(runs / "live", "eval")) == 1
 last = steps_of("live")[-1]
 text = run(["train", toml, f"run.max_steps={last + 1}"])
-require(text, f"step-{last:08}.h5", f"finished: {last + 1} steps") if "finished" in text else require(text, f"step-{last:08}.h5")
-assert all(isinstance(r, dict) for r in records(runs / "live"))
+require(text, f"resumed from {runs / 'live'}/checkpoints/step-{last:08}.h5", "finished")
+steps = [r["step"] for r in records(runs / "live", "train")]
+assert steps == list(range(1, last + 2)), "records are missing or twice after a kill"
 said("a live job's folder is refused by host and pid, and evaluated beside it")

@@ -173,7 +173,7 @@ def steps(request):
         for index, true in enumerate(truth.results()):
             put(torch.float32, true)
             for distance, (_, tensors) in zip(distances, rounded):
-                distance.append(float((tensors[index].double() - true).norm()))
+                distance.append(float(torch.linalg.vector_norm(tensors[index] - true, dtype=torch.float64)))
         put(torch.int32, [len(rounded)])
         for distance, (f32_loss, _) in zip(distances, rounded):
             put(torch.float64, [f32_loss] + distance)

@@ -14,7 +14,7 @@ namespace {
 
 Found find_checkpoint(const Config& config, const std::string& folder) {
   if (!config.eval.checkpoint.empty()) {
-    require(std::filesystem::is_regular_file(config.eval.checkpoint), "eval.checkpoint = \"", config.eval.checkpoint, "\": no such file.");
+    require(std::filesystem::is_regular_file(config.eval.checkpoint), "eval.checkpoint = \"", config.eval.checkpoint, "\": no such file. Name a file of checkpoints/ in a run's folder, or leave it empty.");
     return {.path = config.eval.checkpoint, .refused = {}};
   }
   Found found = best_or_newest(folder + "/checkpoints");
@@ -56,7 +56,8 @@ int run_eval(const Invocation& invocation, Communicator& comm, Device& device) {
   Evaluator evaluator(device, comm, network, dataset, plan, progress);
   const std::optional<Evaluation> result = evaluator.run([] { return false; });
   if (comm.rank() != 0) return exit_done;
-  const EvalRecord record{.step = state.progress.step, .epoch = static_cast<double>(state.progress.epoch), .loss = result->loss, .top1 = result->top1, .top5 = result->top5,
+  const EvalRecord record{.step = state.progress.step, .epoch = static_cast<double>(state.progress.step) / static_cast<double>(header.steps_per_epoch),
+                          .loss = result->loss, .top1 = result->top1, .top5 = result->top5,
                           .images = result->images, .checkpoint = checkpoint, .split = config.data.eval_split};
   for (const std::string& refused : found.refused) std::cout << "not taken: " << refused << "\n";
   std::cout << "checkpoint " << checkpoint << ", split " << config.data.eval_split << "\n" << class_table(*result, dataset.header().classes, 20);
