@@ -89,7 +89,6 @@ std::vector<std::int64_t> places_of(const Desc& desc, int dimension) {
   return places;
 }
 
-
 enum class Kind { forward, grad_input, grad_weight };
 
 /// What a call needs, before oneDNN generates any code for it.

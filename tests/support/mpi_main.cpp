@@ -14,11 +14,11 @@ namespace {
 class RankPrinter : public testing::EmptyTestEventListener {
  public:
   explicit RankPrinter(int rank) : rank_(rank) {}
-  void OnTestPartResult(const testing::TestPartResult& part) override {
+  void OnTestStart(const testing::TestInfo& test) override { name_ = std::string(test.test_suite_name()) + "." + test.name(); }
+  void OnTestPartResult(const testing::TestPartResult& part) override {   // gtest holds its lock here: it must not be asked anything
     if (!part.failed()) return;
-    const testing::TestInfo* test = testing::UnitTest::GetInstance()->current_test_info();
     if (rank_ != 0)
-      std::printf("[%s] %s.%s, %s:%d\n%s\n", lockstep::rank_name().c_str(), test ? test->test_suite_name() : "", test ? test->name() : "",
+      std::printf("[%s] %s, %s:%d\n%s\n", lockstep::rank_name().c_str(), name_.c_str(),
                   part.file_name() ? part.file_name() : "", part.line_number(), part.message());
     std::fflush(stdout);
     if (part.fatally_failed()) lockstep::abort_all(1);
@@ -26,6 +26,7 @@ class RankPrinter : public testing::EmptyTestEventListener {
 
  private:
   int rank_;
+  std::string name_;
 };
 
 }  // namespace
