@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-cuda=0 sanitize=
+cuda=0 sanitize= cores=$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)   # nproc believes OpenMP
 while [ $# -gt 0 ]; do
   case $1 in
     --cuda) cuda=1; shift ;;
@@ -19,7 +19,7 @@ done
 # part WHAT COMMAND...: says what goes on, and how long it took.
 part() { local what=$1 start=$SECONDS; shift; echo "== $what"; "$@"; echo "== $what: $((SECONDS - start)) s"; }
 configure() { cmake -C "env/$1.cmake" -S . -B "build/$2" -G Ninja "${@:3}" > "build/$2.log" 2>&1 || { cat "build/$2.log"; return 1; }; }
-compile() { NINJA_STATUS="[$1 %f/%t %es] " ninja -C "build/$1" -j "$(nproc)"; }
+compile() { NINJA_STATUS="[$1 %f/%t %es] " ninja -C "build/$1" -j "$cores"; }
 
 mkdir -p build
 install=(--tests)
@@ -47,4 +47,4 @@ if [ $cuda = 1 ]; then
 fi
 
 echo "== test"
-exec "${wrapper[@]}" ctest --test-dir "build/$build" --output-on-failure --no-tests=error --parallel "$(nproc)" "$@"
+exec "${wrapper[@]}" ctest --test-dir "build/$build" --output-on-failure --no-tests=error --parallel "$cores" "$@"

@@ -229,10 +229,8 @@ struct CommConfig {
 /// [backends]  Read by backends/conv.
 struct BackendConfig {
   std::string conv = "auto";
-  double workspace_mib = 1024;
   template <class Key> void keys(Key& key) {
     key("conv", conv, any(), "library of convolutions: auto, or one that this build has (lockstep --version lists them)");
-    key("workspace_mib", workspace_mib, between(0, 1e6), "scratch memory above which a convolution's plan is no candidate");
   }
 };
 
@@ -244,19 +242,16 @@ struct GraphConfig {
   }
 };
 
-/// [device]  Read by tensor/device and train/.
+/// [device]  Read by train/commands/bench.
 struct DeviceConfig {
   bool record = true;
-  double memory_gib = 0;
   template <class Key> void keys(Key& key) {
-    key("record", record, any(), "replay each step as one CUDA graph where the communication allows it");
-    key("memory_gib", memory_gib, between(0, 1e4), "most device memory to use; 0: what the device has");
+    key("record", record, any(), "bench replays its step as one CUDA graph where the communication allows it; training runs eagerly");
   }
 };
 
 struct Config {
   std::string precision = "fp32";
-  bool deterministic = true;
   DataConfig data;
   AugmentConfig augment;
   ModelConfig model;
@@ -275,7 +270,6 @@ struct Config {
 
   template <class Key> void keys(Key& key) {
     key("precision", precision, one_of("fp32", "tf32", "bf16", "fp16"), "type of activations; weights' master copy, statistics and loss stay fp32");
-    key("deterministic", deterministic, any(), "equal bits for equal runs");
   }
   /// Calls visit(section name, section) for each; the one list of sections.
   template <class Visit> void sections(Visit&& visit) {
@@ -302,7 +296,7 @@ struct Difference {
 /// Keys whose values differ, in order.
 std::vector<Difference> differences(const Config& before, const Config& after);
 /// False for keys that may change between a run and its resume: those that leave its result alone, or change its rounding only, as another
-/// number of ranks does (comm.*, backends.*, graph.*, device.*, deterministic).  run.epochs is among them, but the trainer only lets it grow;
+/// number of ranks does (comm.*, backends.*, graph.*, device.*).  run.epochs is among them, but the trainer only lets it grow;
 /// data.rank_batch too, since data.global_batch is what counts.  True for a name that is no key.
 bool changes_result(const std::string& key);
 

@@ -181,7 +181,7 @@ Executor::Executor(Graph& graph, Parameters& parameters, const Context& context)
   State& s = *state_;
   for (Node& node : graph.nodes()) {
     const std::vector<Shape> shapes = s.input_shapes(node);
-    if (!context.device.plans_only()) node.layer->prepare(context.device, context.backends, context.dtype, shapes);
+    node.layer->prepare(context.device, context.backends, context.dtype, shapes);
     s.needs.push_back(node.layer->needs(context.dtype, shapes));
     s.workspace_bytes = std::max(s.workspace_bytes, s.needs.back().workspace_bytes);
   }

@@ -26,7 +26,7 @@ class Executor {
     DType dtype;
     std::int64_t bucket_bytes;
   };
-  /// Prepares the layers (on a device that is there) and plans; allocates nothing until allocate().
+  /// Prepares the layers and plans; allocates nothing until allocate(), so the device may be one that plans only.
   Executor(Graph& graph, Parameters& parameters, const Context& context);
   ~Executor();
   MemoryPlan memory() const;

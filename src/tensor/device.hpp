@@ -55,7 +55,6 @@ class Device {
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
-  bool plans_only() const { return plans_only_; }
   bool is_host() const;
   std::string name() const;
   int concurrency() const;                                  // CPU threads, or multiprocessors

@@ -37,7 +37,6 @@ class Evaluator {
   const RunPlan& plan_;
   Progress& progress_;
   Augment augment_;
-  std::vector<std::string> class_names_;
 };
 
 /// <folder>/evaluation.json: totals, a line a class, the confusion matrix.  Written aside and renamed.

@@ -54,10 +54,9 @@ int run_check(const Invocation& invocation, Communicator& comm, Device& device) 
   Network network(device, comm, plan.config, plan.images);
   MemoryUse use = network.memory(plan.config.optimizer);
   use.input = static_cast<std::size_t>(plan.config.data.slots + 1) * static_cast<std::size_t>(plan.largest_part) * static_cast<std::size_t>(train.max_image_bytes());
-  if (device.plans_only()) use.workspace = static_cast<std::size_t>(plan.config.backends.workspace_mib * (1 << 20));
   std::cout << "network   " << plan.config.model.name << ", " << plan.config.model.classes << " classes, " << network.parameters().elements() << " weights (padded), "
             << network.graph().nodes().size() << " layers, " << network.executor().tasks().buckets.size() << " gradient buckets, precision " << plan.config.precision << "\n"
-            << "memory    a rank, " << (device.plans_only() ? "at most" : "exactly") << ", beside the program itself:\n"
+            << "memory    a rank, beside the program itself:\n"
             << "  weights       " << mib(use.parameters) << "\n  gradients     " << mib(use.gradients) << "\n  optimizer     " << mib(use.optimizer)
             << "\n  activations   " << mib(use.activations) << "\n  scratch       " << mib(use.workspace) << "\n  images        " << mib(use.input)
             << "\n  in all        " << mib(use.total()) << "\n"
