@@ -98,6 +98,24 @@ LOCKSTEP_FUNCTION Lanes<width> where_positive(const Lanes<width>& y, const Lanes
   return r;
 }
 
+/// g where the byte is `value`, else 0.
+template <int width>
+LOCKSTEP_FUNCTION Lanes<width> where_equal(const std::uint8_t* bytes, std::uint8_t value, const Lanes<width>& g) {
+  if constexpr (width == 1) {
+    return bytes[0] == value ? g : zeros<width>();
+  } else {
+    std::uint8_t here[width];
+    std::uint32_t bits[width], mask[width];
+    memcpy(here, bytes, sizeof here);
+    memcpy(bits, &g, sizeof bits);
+    for (int i = 0; i < width; ++i) mask[i] = here[i] == value ? ~0u : 0u;
+    for (int i = 0; i < width; ++i) bits[i] &= mask[i];
+    Lanes<width> r;
+    memcpy(&r, bits, sizeof bits);
+    return r;
+  }
+}
+
 /// Asks the cache for what a later row needs: a block's lines lie c apart, which the hardware's own prefetching follows badly.
 /// Addresses may lie beyond the array.  Nothing on a GPU.
 template <class T>

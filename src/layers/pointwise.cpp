@@ -18,10 +18,16 @@ void relu_forward(const Device& device, Tensor in, Tensor out) {
 template <class T>
 void relu_backward(const Device& device, Tensor out, Tensor grad_out, Tensor grad_in, bool adds) {
   const auto y = flat<T>(out), dy = flat<T>(grad_out), dx = flat<T>(grad_in);
-  Kokkos::parallel_for("relu.backward", range(device, out.size()), KOKKOS_LAMBDA(std::int64_t i) {
-    const T g = static_cast<float>(y(i)) <= 0.f ? T(0.f) : dy(i);
-    dx(i) = adds ? T(static_cast<float>(dx(i)) + static_cast<float>(g)) : g;
-  });
+  if (adds) {
+    Kokkos::parallel_for("relu.backward", range(device, out.size()), KOKKOS_LAMBDA(std::int64_t i) {
+      dx(i) = T(static_cast<float>(dx(i)) + (static_cast<float>(y(i)) <= 0.f ? 0.f : static_cast<float>(dy(i))));
+    });
+  } else {
+    Kokkos::parallel_for("relu.backward", range(device, out.size()), KOKKOS_LAMBDA(std::int64_t i) {
+      const T g = dy(i);                 // read in any case, so that the choice needs no branch
+      dx(i) = static_cast<float>(y(i)) <= 0.f ? T(0.f) : g;
+    });
+  }
 }
 
 /// y = a + b.  All [any], equal; y may be a or b.

@@ -6,32 +6,66 @@ namespace lockstep {
 
 /// Geometry of one pooling, x [n, h, w, c] -> y [n, p, q, c].
 struct Windows {
-  std::int64_t h, w, p, q, c;
-  std::int64_t kernel, stride, pad;      // of max_pool
+  int h, w, p, q;
+  std::int64_t c;
+  int kernel, stride, pad;               // of max_pool
+};
+inline Windows windows_of(const Shape& x, const Shape& y, std::int64_t kernel = 0, std::int64_t stride = 0, std::int64_t pad = 0) {
+  const auto i = [](std::int64_t v) { return static_cast<int>(v); };
+  return {i(x.h), i(x.w), i(y.h), i(y.w), x.c, i(kernel), i(stride), i(pad)};
+}
+/// A work item takes a few pixels: all blocks of them come before the next few, so that reads stay near one another.
+inline constexpr std::int64_t few_pixels = 8;
+inline Cut cut_pixels(const Shape& image) { return cut_rows(image, few_pixels); }
+
+/// Pixel `index` of [n, height, width], and the one after it.
+struct Pixel {
+  std::int64_t n;
+  int y, x, height, width;
+  LOCKSTEP_FUNCTION Pixel(std::int64_t index, int height_, int width_) : height(height_), width(width_) {
+    const std::int64_t row = index / width;
+    n = row / height, y = static_cast<int>(row % height), x = static_cast<int>(index % width);
+  }
+  LOCKSTEP_FUNCTION void advance() {
+    if (++x < width) return;
+    x = 0;
+    if (++y == height) y = 0, ++n;
+  }
 };
 
-/// Pixel `index` of [n, height, width].
-struct Pixel {
-  std::int64_t n, y, x;
+/// [first, end)
+struct Extent {
+  int first, end;
 };
-LOCKSTEP_FUNCTION Pixel pixel_of(std::int64_t index, std::int64_t height, std::int64_t width) {
-  const std::int64_t row = index / width;
-  return {row / height, row % height, index % width};
+/// Places of window `out` that lie in an image of `extent` pixels; place 0 is at pixel out * stride - pad.
+LOCKSTEP_FUNCTION Extent places_inside(const Windows& g, int out, int extent) {
+  const int begin = out * g.stride - g.pad;
+  return {begin < 0 ? -begin : 0, begin + g.kernel > extent ? extent - begin : g.kernel};
 }
+/// Windows, of `count`, that hold a pixel.
+LOCKSTEP_FUNCTION Extent windows_around(const Windows& g, int pixel, int count) {
+  const int at = pixel + g.pad, end = at / g.stride + 1;
+  return {at < g.kernel ? 0 : (at - g.kernel) / g.stride + 1, end < count ? end : count};
+}
+/// Bin i of `count` over `extent` pixels is [floor(i extent / count), ceil((i + 1) extent / count)).
+LOCKSTEP_FUNCTION Extent pixels_of_bin(int i, int extent, int count) { return {i * extent / count, ((i + 1) * extent + count - 1) / count}; }
+/// Bins that hold a pixel: those with  i * extent < (pixel + 1) * count  and  (i + 1) * extent > pixel * count.
+LOCKSTEP_FUNCTION Extent bins_around(int pixel, int extent, int count) { return {pixel * count / extent, ((pixel + 1) * count + extent - 1) / extent}; }
+LOCKSTEP_FUNCTION int length(const Extent& e) { return e.end - e.first; }
 
 /// The largest of the values met, and its place, a small integer.  As PyTorch: the first of equals; a NaN wins.
 template <int width>
 struct Largest {
   Lanes<width> value, place;
-  LOCKSTEP_FUNCTION explicit Largest(float first_place) : value(zeros<width>()), place(value) {
-    for (int p = 0; p < value.parts; ++p) value.v[p] -= Kokkos::Experimental::infinity_v<float>, place.v[p] += first_place;
+  LOCKSTEP_FUNCTION explicit Largest(int first_place) : value(zeros<width>()), place(value) {
+    for (int p = 0; p < value.parts; ++p) value.v[p] -= Kokkos::Experimental::infinity_v<float>, place.v[p] += static_cast<float>(first_place);
   }
-  LOCKSTEP_FUNCTION void meet(const Lanes<width>& x, float x_place) {
-    const Lanes<width> places = zeros<width>();
+  LOCKSTEP_FUNCTION void meet(const Lanes<width>& x, int x_place) {
+    const Lanes<width> zero = zeros<width>();
     for (int p = 0; p < value.parts; ++p) {
       const auto wins = (x.v[p] > value.v[p]) | (x.v[p] != x.v[p]);
       value.v[p] = wins ? x.v[p] : value.v[p];
-      place.v[p] = wins ? places.v[p] + x_place : place.v[p];
+      place.v[p] = wins ? zero.v[p] + static_cast<float>(x_place) : place.v[p];
     }
   }
 };
@@ -46,29 +80,23 @@ struct MaxPoolForward {
 
   template <int width>
   LOCKSTEP_FUNCTION void run(std::int64_t begin, std::int64_t end, std::int64_t, std::int64_t channel) const {
-    for (std::int64_t pixel = begin; pixel < end; ++pixel) {
-      const Pixel o = pixel_of(pixel, g.p, g.q);
-      const std::int64_t top = o.y * g.stride - g.pad, left = o.x * g.stride - g.pad;
-      const std::int64_t r_first = top < 0 ? -top : 0, r_end = top + g.kernel > g.h ? g.h - top : g.kernel;
-      const std::int64_t s_first = left < 0 ? -left : 0, s_end = left + g.kernel > g.w ? g.w - left : g.kernel;
-      Largest<width> best(static_cast<float>(r_first * g.kernel + s_first));
-      for (std::int64_t r = r_first; r < r_end; ++r)
-        for (std::int64_t s = s_first; s < s_end; ++s)
-          best.meet(load<width>(x + ((o.n * g.h + top + r) * g.w + left + s) * g.c + channel), static_cast<float>(r * g.kernel + s));
+    Pixel o(begin, g.p, g.q);
+    for (std::int64_t pixel = begin; pixel < end; ++pixel, o.advance()) {
+      const Extent rows = places_inside(g, o.y, g.h), columns = places_inside(g, o.x, g.w);
+      Largest<width> best(rows.first * g.kernel + columns.first);
+      for (int r = rows.first; r < rows.end; ++r)
+        for (int s = columns.first; s < columns.end; ++s) {
+          const std::int64_t h = o.y * g.stride - g.pad + r, w = o.x * g.stride - g.pad + s;
+          const T* in = x + ((o.n * g.h + h) * g.w + w) * g.c + channel;
+          prefetch(in + few_pixels * g.stride * g.c);
+          best.meet(load<width>(in), r * g.kernel + s);
+        }
       const std::int64_t out = pixel * g.c + channel;
       store(y + out, best.value);
       if (argmax) store(argmax + out, best.place);
     }
   }
 };
-
-/// g where a is b, else 0.
-template <int width>
-LOCKSTEP_FUNCTION Lanes<width> where_equal(const Lanes<width>& a, float b, const Lanes<width>& g) {
-  Lanes<width> r = zeros<width>();
-  for (int p = 0; p < r.parts; ++p) r.v[p] = a.v[p] == r.v[p] + b ? g.v[p] : r.v[p];
-  return r;
-}
 
 /// grad_x = or += the sum of grad_y over the windows whose largest this pixel was.
 template <class T>
@@ -81,29 +109,26 @@ struct MaxPoolBackward {
 
   template <int width>
   LOCKSTEP_FUNCTION void run(std::int64_t begin, std::int64_t end, std::int64_t, std::int64_t channel) const {
-    for (std::int64_t pixel = begin; pixel < end; ++pixel) {
-      const Pixel i = pixel_of(pixel, g.h, g.w);
-      // Windows with  p * stride - pad <= y < p * stride - pad + kernel.
-      const std::int64_t y = i.y + g.pad, left = i.x + g.pad;
-      const std::int64_t p_first = y < g.kernel ? 0 : (y - g.kernel) / g.stride + 1, p_end = y / g.stride + 1 < g.p ? y / g.stride + 1 : g.p;
-      const std::int64_t q_first = left < g.kernel ? 0 : (left - g.kernel) / g.stride + 1, q_end = left / g.stride + 1 < g.q ? left / g.stride + 1 : g.q;
+    Pixel i(begin, g.h, g.w);
+    Extent rows = windows_around(g, i.y, g.p);
+    for (std::int64_t pixel = begin; pixel < end; ++pixel, i.advance()) {
+      if (i.x == 0) rows = windows_around(g, i.y, g.p);
+      const Extent columns = windows_around(g, i.x, g.q);
       T* to = grad_x + pixel * g.c + channel;
+      prefetch_for_writing(to + few_pixels * g.c);
       Lanes<width> sum = adds ? load<width>(to) : zeros<width>();
-      for (std::int64_t p = p_first; p < p_end; ++p)
-        for (std::int64_t q = q_first; q < q_end; ++q) {
+      for (int p = rows.first; p < rows.end; ++p)
+        for (int q = columns.first; q < columns.end; ++q) {
           const std::int64_t from = ((i.n * g.p + p) * g.q + q) * g.c + channel;
-          const auto place = static_cast<float>((y - p * g.stride) * g.kernel + left - q * g.stride);
-          sum = sum + where_equal(load<width>(argmax + from), place, load<width>(grad_y + from));
+          const int place = (i.y + g.pad - p * g.stride) * g.kernel + i.x + g.pad - q * g.stride;
+          sum = sum + where_equal(argmax + from, static_cast<std::uint8_t>(place), load<width>(grad_y + from));
         }
       store(to, sum);
     }
   }
 };
 
-/// Bin i of `out` over `extent` pixels is [floor(i extent / out), ceil((i + 1) extent / out)).
-LOCKSTEP_FUNCTION std::int64_t bin_begin(std::int64_t i, std::int64_t extent, std::int64_t out) { return i * extent / out; }
-LOCKSTEP_FUNCTION std::int64_t bin_end(std::int64_t i, std::int64_t extent, std::int64_t out) { return ((i + 1) * extent + out - 1) / out; }
-
+/// y = mean of each bin.
 template <class T>
 struct AveragePoolForward {
   const T* x;
@@ -112,15 +137,13 @@ struct AveragePoolForward {
 
   template <int width>
   LOCKSTEP_FUNCTION void run(std::int64_t begin, std::int64_t end, std::int64_t, std::int64_t channel) const {
-    for (std::int64_t pixel = begin; pixel < end; ++pixel) {
-      const Pixel o = pixel_of(pixel, g.p, g.q);
-      const std::int64_t h_begin = bin_begin(o.y, g.h, g.p), h_end = bin_end(o.y, g.h, g.p);
-      const std::int64_t w_begin = bin_begin(o.x, g.w, g.q), w_end = bin_end(o.x, g.w, g.q);
+    Pixel o(begin, g.p, g.q);
+    for (std::int64_t pixel = begin; pixel < end; ++pixel, o.advance()) {
+      const Extent rows = pixels_of_bin(o.y, g.h, g.p), columns = pixels_of_bin(o.x, g.w, g.q);
       Lanes<width> sum = zeros<width>();
-      for (std::int64_t h = h_begin; h < h_end; ++h)
-        for (std::int64_t w = w_begin; w < w_end; ++w) sum = sum + load<width>(x + ((o.n * g.h + h) * g.w + w) * g.c + channel);
-      const auto area = static_cast<float>((h_end - h_begin) * (w_end - w_begin));
-      store(y + pixel * g.c + channel, sum / area);
+      for (std::int64_t h = rows.first; h < rows.end; ++h)
+        for (std::int64_t w = columns.first; w < columns.end; ++w) sum = sum + load<width>(x + ((o.n * g.h + h) * g.w + w) * g.c + channel);
+      store(y + pixel * g.c + channel, sum / static_cast<float>(length(rows) * length(columns)));
     }
   }
 };
@@ -135,17 +158,15 @@ struct AveragePoolBackward {
 
   template <int width>
   LOCKSTEP_FUNCTION void run(std::int64_t begin, std::int64_t end, std::int64_t, std::int64_t channel) const {
-    for (std::int64_t pixel = begin; pixel < end; ++pixel) {
-      const Pixel i = pixel_of(pixel, g.h, g.w);
-      // Bin p holds y where p * h < (y + 1) * out and (p + 1) * h > y * out.
-      const std::int64_t p_first = i.y * g.p / g.h, p_end = ((i.y + 1) * g.p + g.h - 1) / g.h;
-      const std::int64_t q_first = i.x * g.q / g.w, q_end = ((i.x + 1) * g.q + g.w - 1) / g.w;
+    Pixel i(begin, g.h, g.w);
+    for (std::int64_t pixel = begin; pixel < end; ++pixel, i.advance()) {
+      const Extent rows = bins_around(i.y, g.h, g.p), columns = bins_around(i.x, g.w, g.q);
       T* to = grad_x + pixel * g.c + channel;
       Lanes<width> sum = adds ? load<width>(to) : zeros<width>();
-      for (std::int64_t p = p_first; p < p_end; ++p)
-        for (std::int64_t q = q_first; q < q_end; ++q) {
-          const auto area = static_cast<float>((bin_end(p, g.h, g.p) - bin_begin(p, g.h, g.p)) * (bin_end(q, g.w, g.q) - bin_begin(q, g.w, g.q)));
-          sum = sum + load<width>(grad_y + ((i.n * g.p + p) * g.q + q) * g.c + channel) / area;
+      for (int p = rows.first; p < rows.end; ++p)
+        for (int q = columns.first; q < columns.end; ++q) {
+          const int area = length(pixels_of_bin(p, g.h, g.p)) * length(pixels_of_bin(q, g.w, g.q));
+          sum = sum + load<width>(grad_y + ((i.n * g.p + p) * g.q + q) * g.c + channel) / static_cast<float>(area);
         }
       store(to, sum);
     }
@@ -153,8 +174,6 @@ struct AveragePoolBackward {
 };
 
 namespace {
-
-constexpr std::int64_t one_pixel = 1;    // rows a work item
 
 /// max_pool: keeps the place of each window's largest, one byte an output.
 class MaxPool final : public Layer {
@@ -172,22 +191,21 @@ class MaxPool final : public Layer {
   void forward(const Forward& f) override {
     std::uint8_t* argmax = f.mode == Mode::training ? f.saved.as<std::uint8_t>() : nullptr;
     dispatch(f.out.dtype, [&]<class T>(T) {
-      for_each_block("max_pool.forward", f.device, cut_rows(f.out.shape, one_pixel),
-                     MaxPoolForward<T>{f.in[0].as<T>(), f.out.as<T>(), argmax, windows(f.in[0].shape, f.out.shape)});
+      for_each_block("max_pool.forward", f.device, cut_pixels(f.out.shape),
+                     MaxPoolForward<T>{f.in[0].as<T>(), f.out.as<T>(), argmax, windows_of(f.in[0].shape, f.out.shape, kernel_, stride_, pad_)});
     });
   }
   void backward_input(const Backward& b) override {
     const GradIn& to = b.grad_in[0];
     if (to.mode == GradMode::skip) return;
     dispatch(b.grad_out.dtype, [&]<class T>(T) {
-      for_each_block("max_pool.backward", b.device, cut_rows(to.tensor.shape, one_pixel),
+      for_each_block("max_pool.backward", b.device, cut_pixels(to.tensor.shape),
                      MaxPoolBackward<T>{b.grad_out.as<T>(), b.saved.as<std::uint8_t>(), to.tensor.as<T>(), to.mode == GradMode::add,
-                                        windows(to.tensor.shape, b.grad_out.shape)});
+                                        windows_of(to.tensor.shape, b.grad_out.shape, kernel_, stride_, pad_)});
     });
   }
 
  private:
-  Windows windows(const Shape& x, const Shape& y) const { return {x.h, x.w, y.h, y.w, x.c, kernel_, stride_, pad_}; }
   std::int64_t kernel_, stride_, pad_;
 };
 
@@ -199,10 +217,9 @@ class AveragePool final : public Layer {
   Shape output(Shapes in) const override { return {in[0].n, out_, out_, in[0].c}; }
   Needs needs(DType, Shapes) const override { return {}; }
   void forward(const Forward& f) override {
-    const Shape& x = f.in[0].shape;
     dispatch(f.out.dtype, [&]<class T>(T) {
-      for_each_block("average_pool.forward", f.device, cut_rows(f.out.shape, one_pixel),
-                     AveragePoolForward<T>{f.in[0].as<T>(), f.out.as<T>(), {x.h, x.w, out_, out_, x.c, 0, 0, 0}});
+      for_each_block("average_pool.forward", f.device, cut_pixels(f.out.shape),
+                     AveragePoolForward<T>{f.in[0].as<T>(), f.out.as<T>(), windows_of(f.in[0].shape, f.out.shape)});
     });
   }
   void backward_input(const Backward& b) override {
@@ -210,8 +227,8 @@ class AveragePool final : public Layer {
     const Shape& x = to.tensor.shape;
     if (to.mode == GradMode::skip) return;
     dispatch(b.grad_out.dtype, [&]<class T>(T) {
-      for_each_block("average_pool.backward", b.device, cut_rows(x, one_pixel),
-                     AveragePoolBackward<T>{b.grad_out.as<T>(), to.tensor.as<T>(), to.mode == GradMode::add, {x.h, x.w, out_, out_, x.c, 0, 0, 0}});
+      for_each_block("average_pool.backward", b.device, cut_pixels(x),
+                     AveragePoolBackward<T>{b.grad_out.as<T>(), to.tensor.as<T>(), to.mode == GradMode::add, windows_of(x, b.grad_out.shape)});
     });
   }
 
