@@ -22,6 +22,19 @@ Found find_checkpoint(const Config& config, const std::string& folder) {
   return found;
 }
 
+/// Calls read(path).  Training beside us may remove an old checkpoint after it was chosen: then the choice is made anew.
+template <class Read>
+auto read_found(const Config& config, const std::string& folder, Found& found, Read&& read) {
+  for (int attempt = 1;; ++attempt) {
+    try {
+      return read(found.path);
+    } catch (const Error&) {
+      if (attempt == 10 || !config.eval.checkpoint.empty() || std::filesystem::exists(found.path)) throw;
+      found = find_checkpoint(config, folder);
+    }
+  }
+}
+
 }  // namespace
 
 int run_eval(const Invocation& invocation, Communicator& comm, Device& device) {
@@ -29,17 +42,20 @@ int run_eval(const Invocation& invocation, Communicator& comm, Device& device) {
   require(!config.data.path.empty(), "data.path is not set. Give the folder of shards that lockstep-convert has made.");
   const std::string folder = run_folder(config.run);
   Found found;
-  if (comm.rank() == 0) found = find_checkpoint(config, folder);
-  const std::string checkpoint = comm.broadcast(found.path, 0);
-  const CheckpointHeader header = read_checkpoint_header(checkpoint);
+  CheckpointHeader header;
+  if (comm.rank() == 0) {
+    found = find_checkpoint(config, folder);
+    header = read_found(config, folder, found, read_checkpoint_header);
+  }
+  header.config = comm.broadcast(header.config, 0);
   // Normalization, classes and batch are those of the run, whatever data is evaluated.
-  const Config trained = parse_config(header.config, checkpoint);
+  const Config trained = parse_config(header.config, "the checkpoint's configuration");
   if (config.data.mean.empty()) config.data.mean = trained.data.mean, config.data.std = trained.data.std;
   if (config.model.classes == 0) config.model.classes = trained.model.classes;
   if (config.data.global_batch == 0 && config.data.rank_batch == 0) config.data.global_batch = trained.data.global_batch;
 
   const Dataset dataset(config.data.path, config.data.eval_split);
-  require(dataset.header().classes == header.class_names, "the classes of ", config.data.path, " are not those that ", checkpoint,
+  require(comm.rank() != 0 || dataset.header().classes == header.class_names, "the classes of ", config.data.path, " are not those that ", found.path,
           " was trained on. Convert the images with the same class folders.");
   // One image a rank is enough of a training batch here: nothing is trained.
   const std::int64_t batch = config.data.eval_batch > 0 ? config.data.eval_batch : part_of(global_batch_of(config.data, comm.size()), 0, comm.size()).size();
@@ -50,7 +66,7 @@ int run_eval(const Invocation& invocation, Communicator& comm, Device& device) {
   Network network(device, comm, plan.config, plan.images);
   network.allocate();
   TrainingState state;
-  if (comm.rank() == 0) state = read_checkpoint(checkpoint, network.parameters(), plan.config.model, false, {});
+  if (comm.rank() == 0) state = read_found(config, folder, found, [&](const std::string& path) { return read_checkpoint(path, network.parameters(), plan.config.model, false, {}); });
   restore_weights(device, comm, network, state);
   Progress progress;
   Evaluator evaluator(device, comm, network, dataset, plan, progress);
@@ -58,13 +74,13 @@ int run_eval(const Invocation& invocation, Communicator& comm, Device& device) {
   if (comm.rank() != 0) return exit_done;
   const EvalRecord record{.step = state.progress.step, .epoch = static_cast<double>(state.progress.step) / static_cast<double>(header.steps_per_epoch),
                           .loss = result->loss, .top1 = result->top1, .top5 = result->top5,
-                          .images = result->images, .checkpoint = checkpoint, .split = config.data.eval_split};
+                          .images = result->images, .checkpoint = found.path, .split = config.data.eval_split};
   for (const std::string& refused : found.refused) std::cout << "not taken: " << refused << "\n";
-  std::cout << "checkpoint " << checkpoint << ", split " << config.data.eval_split << "\n" << class_table(*result, dataset.header().classes, 20);
+  std::cout << "checkpoint " << found.path << ", split " << config.data.eval_split << "\n" << class_table(*result, dataset.header().classes, 20);
   Console("").eval(record);
   if (std::filesystem::is_directory(folder)) {
     append_eval_record(folder, record);
-    write_evaluation(folder, *result, dataset.header().classes, record.step, checkpoint);
+    write_evaluation(folder, *result, dataset.header().classes, record.step, found.path);
     std::cout << "written: " << folder << "/evaluation.json, " << folder << "/metrics.jsonl\n";
   }
   return exit_done;
