@@ -83,7 +83,7 @@ log=$prefix/kokkos-$kind.log
 rm -rf "$target"
 if ! { cmake -S "$source" -B "$work/build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_STANDARD=20 \
              -DCMAKE_POSITION_INDEPENDENT_CODE=ON -DCMAKE_INSTALL_PREFIX="$target" -DCMAKE_INSTALL_LIBDIR=lib "${options[@]}" &&
-       cmake --build "$work/build" --parallel "$(nproc)" && cmake --install "$work/build"; } > "$log" 2>&1; then
+       cmake --build "$work/build" --parallel "$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)" && cmake --install "$work/build"; } > "$log" 2>&1; then
   tail -n 30 "$log" >&2
   echo "kokkos.sh $kind: the build failed; all of its output is in $log" >&2
   exit 1

@@ -26,7 +26,7 @@ part() { local what=$1 start=$SECONDS; shift; echo "== $what"; "$@"; times+=("$(
 
 build() {
   cmake -C env/cpu.cmake -S . -B build/cpu -G Ninja > build/cpu.log 2>&1 || { cat build/cpu.log; return 1; }
-  ninja -C build/cpu -j "$(env -u OMP_NUM_THREADS nproc)" lockstep lockstep-convert
+  ninja -C build/cpu -j "$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)" lockstep lockstep-convert
 }
 
 # Debian's Open MPI refuses root and more ranks than cores unless told; both are fine here.

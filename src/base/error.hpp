@@ -38,6 +38,9 @@ std::string text_of(const Parts&... parts) {
   return out.str();
 }
 
+/// "1 rank", "4 ranks".
+inline std::string counted(long long count, const char* thing) { return text_of(count, " ", thing, count == 1 ? "" : "s"); }
+
 /// Throws an Error of bad input.  The message names the thing, what it is, what it must be and what to do.
 template <class... Parts>
 [[noreturn]] void fail(const Parts&... parts) {

@@ -58,10 +58,9 @@ std::string describe_ranks(Communicator& comm, int threads) {
     int each = 0, cpus = 0;
     std::istringstream(line) >> host >> each >> cpus;
     const std::vector<int>& mine = ranks[line];
-    out << (line == order.front() ? "" : "\n") << (mine.size() > 1 ? "ranks " : "rank ") << ranges(mine) << ": " << host << ", " << each
-        << (each == 1 ? " thread" : " threads") << (mine.size() > 1 ? " each" : "");
+    out << (line == order.front() ? "" : "\n") << (mine.size() > 1 ? "ranks " : "rank ") << ranges(mine) << ": " << host << ", " << counted(each, "thread") << (mine.size() > 1 ? " each" : "");
     if (each > cpus && cpus > 0)
-      out << ", bound to " << cpus << (cpus == 1 ? " CPU" : " CPUs") << ": slow; use srun --cpus-per-task or mpirun --bind-to none, or fewer threads";
+      out << ", bound to " << counted(cpus, "CPU") << ": slow; use srun --cpus-per-task or mpirun --bind-to none, or fewer threads";
   }
   return out.str();
 }

@@ -138,7 +138,7 @@ std::vector<int> plan_shards(const Source& source, const Listing& listing, const
     shards.push_back(static_cast<int>(options.shards > 0 ? options.shards : std::clamp<std::int64_t>((bytes + shard_bytes - 1) / shard_bytes, 1, images)));
     total += bytes + 64 * images, files += shards.back();
     std::cout << listing.splits[split].name << ": " << images << " images, " << listing.header.classes.size() << " classes, about " << size_text(bytes) << " in "
-              << shards.back() << (shards.back() == 1 ? " shard" : " shards") << std::endl;
+              << counted(shards.back(), "shard") << std::endl;
   }
   const std::int64_t free = free_bytes(options.output);
   require(total <= free || options.force, options.output, ": has ", size_text(free), " free, but about ", size_text(total), " will be written. Free some, or --force");
@@ -222,15 +222,15 @@ void convert(Source& source, const std::string& input, const ConvertOptions& opt
   for (std::size_t split = 0; split < written.size(); ++split) {
     WrittenSplit& w = written[split];
     for (ShardWriter& shard : w.shards) shard.finish(mean, std, w.images);
-    const std::string line = text_of(listing.splits[split].name, ": ", w.images, " images, ", size_text(w.bytes), " in ", w.shards.size(),
-                                     w.shards.size() == 1 ? " shard" : " shards", w.broken > 0 ? text_of(", ", w.broken, " left out") : "");
+    const std::string line = text_of(listing.splits[split].name, ": ", w.images, " images, ", size_text(w.bytes), " in ", counted(std::ssize(w.shards), "shard"),
+                                     w.broken > 0 ? text_of(", ", w.broken, " left out") : "");
     report.add("written: " + line);
     std::cout << options.output << ": " << line << std::endl;
     broken += w.broken;
   }
   report.add(text_of("mean = ", mean[0], " ", mean[1], " ", mean[2], "\nstd = ", std[0], " ", std[1], " ", std[2]));
   report.finish();
-  if (broken > 0) std::cout << broken << (broken == 1 ? " image was" : " images were") << " broken and left out: " << report.path() << std::endl;
+  if (broken > 0) std::cout << counted(broken, "image") << (broken == 1 ? " was" : " were") << " broken and left out: " << report.path() << std::endl;
 }
 
 }  // namespace lockstep

@@ -197,8 +197,8 @@ void ImageFolder::add_split(Listing& listing, const std::string& name, const fs:
     others += walk.others, loops += walk.loops;
     for (std::string& image : walk.images) split.items.push_back({static_cast<std::int32_t>(at - classes.begin()), std::move(image)});
   }
-  if (others > 0) listing.remarks.push_back(text_of(others, others == 1 ? " file" : " files", " of ", folder.string(), " left out: in no class folder, or no image by its ending"));
-  if (loops > 0) listing.remarks.push_back(text_of(loops, loops == 1 ? " link" : " links", " of ", folder.string(), " left out: back to a folder above"));
+  if (others > 0) listing.remarks.push_back(text_of(counted(others, "file"), " of ", folder.string(), " left out: in no class folder, or no image by its ending"));
+  if (loops > 0) listing.remarks.push_back(text_of(counted(loops, "link"), " of ", folder.string(), " left out: back to a folder above"));
   require(!split.items.empty(), folder.string(), ": has no images in its class folders");
   roots_.push_back(root);
   listing.splits.push_back(std::move(split));

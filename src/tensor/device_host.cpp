@@ -44,7 +44,7 @@ Device::Device(bool plans_only) : state_(std::make_unique<State>()), plans_only_
 Device::~Device() = default;
 
 bool Device::is_host() const { return true; }
-std::string Device::name() const { return text_of("CPU, ", concurrency(), concurrency() == 1 ? " thread" : " threads"); }
+std::string Device::name() const { return text_of("CPU, ", counted(concurrency(), "thread")); }
 int Device::concurrency() const { return state_->space.concurrency(); }
 std::size_t Device::memory_bytes() const { return 0; }
 std::size_t Device::allocated_bytes() const { return state_->allocated->load(); }

@@ -54,27 +54,35 @@ std::vector<std::string> checkpoints_in(const std::string& folder) {
 }
 
 Found newest_valid(const std::string& folder) {
-  Found found;
-  for (const std::string& file : checkpoints_in(folder)) {
-    const std::string damage = damage_of(file);
-    if (damage.empty()) {
-      found.path = file;
-      break;
+  for (;;) {
+    Found found;
+    bool is_one_gone = false;            // training beside us removed it since it was listed: a newer one is there
+    for (const std::string& file : checkpoints_in(folder)) {
+      const std::string damage = damage_of(file);
+      if (damage.empty()) {
+        found.path = file;
+        return found;
+      }
+      fs::exists(file) ? found.refused.push_back(file + " " + damage) : void(is_one_gone = true);
     }
-    found.refused.push_back(file + " " + damage);
+    if (!is_one_gone) return found;
   }
-  return found;
 }
 
 Found best_or_newest(const std::string& folder) {
-  Found found = newest_valid(folder);
-  if (found.path.empty()) return found;
-  const std::int64_t best_step = read_checkpoint_progress(found.path).best_step;
-  const std::string best = (fs::path(folder) / checkpoint_name(best_step)).string();
-  if (best_step < 0 || !fs::exists(best)) return found;
-  const std::string damage = damage_of(best);
-  damage.empty() ? void(found.path = best) : found.refused.push_back(best + " " + damage);
-  return found;
+  for (;;) {
+    Found found = newest_valid(folder);
+    if (found.path.empty()) return found;
+    try {
+      const std::string best = (fs::path(folder) / checkpoint_name(read_checkpoint_progress(found.path).best_step)).string();
+      const std::string damage = damage_of(best);
+      if (damage.empty()) found.path = best;
+      else if (fs::exists(best)) found.refused.push_back(best + " " + damage);
+      return found;
+    } catch (const Error&) {
+      if (fs::exists(found.path)) throw;   // else gone since it was found: the next look finds a newer one
+    }
+  }
 }
 
 struct CheckpointWriter::State {

@@ -140,7 +140,7 @@ void Console::say(const std::string& line) {
 }
 
 void Console::start(const StartRecord& r) {
-  say(text_of("lockstep: run ", r.run, ", ", r.ranks, r.ranks == 1 ? " rank" : " ranks", r.job.empty() ? "" : ", job " + r.job, ", ", r.versions));
+  say(text_of("lockstep: run ", r.run, ", ", counted(r.ranks, "rank"), r.job.empty() ? "" : ", job " + r.job, ", ", r.versions));
 }
 
 void Console::train(const TrainRecord& r) {

@@ -35,7 +35,7 @@ int bench_reading(const Config& config, Communicator& comm, Device& device) {
     }
   }
   comm.barrier();
-  print_rate(comm, images, stopwatch_seconds() - start, text_of("reading ", dataset.size(), " images, ", plan.config.data.readers, " readers a rank, ", comm.size(), " ranks"));
+  print_rate(comm, images, stopwatch_seconds() - start, text_of("reading ", dataset.size(), " images, ", plan.config.data.readers, " readers a rank, ", counted(comm.size(), "rank")));
   return exit_done;
 }
 
@@ -94,7 +94,7 @@ int run_bench(const Invocation& invocation, Communicator& comm, Device& device) 
   comm.barrier();
   const double seconds = stopwatch_seconds() - start;
   print_rate(comm, config.bench.steps * config.data.global_batch, seconds,
-             text_of(config.model.name, ", ", size, " x ", size, ", batch ", config.data.global_batch, ", ", config.precision, ", ", comm.size(), comm.size() == 1 ? " rank" : " ranks", ", ", device.name(), ": ",
+             text_of(config.model.name, ", ", size, " x ", size, ", batch ", config.data.global_batch, ", ", config.precision, ", ", counted(comm.size(), "rank"), ", ", device.name(), ": ",
                      1e3 * seconds / static_cast<double>(config.bench.steps), " ms a step, ", device.allocated_bytes() >> 20, " MiB"));
   return exit_done;
 }

@@ -20,11 +20,11 @@ std::string mib(std::size_t bytes) {
 void print_data(const RunPlan& plan, const Dataset& train) {
   const Config& c = plan.config;
   const Part first = part_of(c.data.global_batch, 0, plan.ranks), last = part_of(c.data.global_batch, plan.ranks - 1, plan.ranks);
-  std::cout << "data      " << c.data.path << ": " << train.size() << " training images in " << train.files().size() << " shards, " << plan.shard_classes << " classes\n";
+  std::cout << "data      " << c.data.path << ": " << train.size() << " training images in " << counted(std::ssize(train.files()), "shard") << ", " << plan.shard_classes << " classes\n";
   for (const std::string& split : splits_in(c.data.path))
     if (split == c.data.eval_split) std::cout << "          " << Dataset(c.data.path, split).size() << " images of split " << split << " for evaluation\n";
-  std::cout << "step      " << c.data.global_batch << " images: " << first.size() << (last.size() == first.size() ? "" : text_of(" or ", last.size())) << " on each of " << plan.ranks
-            << " ranks" << (c.data.micro_batches > 1 ? text_of(", in ", c.data.micro_batches, " micro-batches") : "") << "; the network sees " << plan.images.h << " x " << plan.images.w
+  std::cout << "step      " << c.data.global_batch << " images: " << first.size() << (last.size() == first.size() ? "" : text_of(" or ", last.size())) << " on each of " << counted(plan.ranks, "rank")
+            << (c.data.micro_batches > 1 ? text_of(", in ", c.data.micro_batches, " micro-batches") : "") << "; the network sees " << plan.images.h << " x " << plan.images.w
             << " pixels\n"
             << "epoch     " << plan.steps_per_epoch << " steps; " << plan.total_steps << " steps in all\n";
 }

@@ -35,7 +35,7 @@ ResumeDecision agree_on_resume(Communicator& comm, const Config& config) {
 std::string shard_summary(const Dataset& data) {
   std::string classes;
   for (const std::string& name : data.header().classes) classes += name + " ";
-  return text_of(data.header().split, ": ", data.size(), " images in ", data.files().size(), " shards, ", data.header().classes.size(), " classes: ", classes);
+  return text_of(data.header().split, ": ", data.size(), " images in ", counted(std::ssize(data.files()), "shard"), ", ", data.header().classes.size(), " classes: ", classes);
 }
 
 std::unique_ptr<Dataset> open_eval(const Config& config) {
@@ -67,8 +67,8 @@ int run_train(const Invocation& invocation, Communicator& comm, Device& device) 
   Console console(comm.rank() == 0 ? folder : "");
   std::vector<std::string> notes = decision.notes;
   if (decision.global_batch > 0 && config.data.rank_batch > 0 && config.data.rank_batch * comm.size() != decision.global_batch) {
-    notes.push_back(text_of("data.global_batch stays ", decision.global_batch, ", as in the checkpoint; data.rank_batch = ", config.data.rank_batch, " on ", comm.size(),
-                            " ranks would be ", config.data.rank_batch * comm.size()));
+    notes.push_back(text_of("data.global_batch stays ", decision.global_batch, ", as in the checkpoint; data.rank_batch = ", config.data.rank_batch, " on ", counted(comm.size(), "rank"),
+                            " would be ", config.data.rank_batch * comm.size()));
     config.data.rank_batch = 0;
     config.data.global_batch = decision.global_batch;
   }
