@@ -160,7 +160,7 @@ WrittenSplit write_split(const Source& source, const Listing& listing, std::size
   ShardHeader header = listing.header;
   header.split = from.name;
   WrittenSplit out;
-  Progress progress(from.name, count);
+  ProgressLine progress(from.name, count);
 
   const auto make = [&](std::int64_t i) {
     Made made;

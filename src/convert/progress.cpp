@@ -28,12 +28,12 @@ std::string duration_text(double seconds) {
 }
 }  // namespace
 
-Progress::Progress(std::string what, std::int64_t total)
+ProgressLine::ProgressLine(std::string what, std::int64_t total)
     : what_(std::move(what)), total_(total), is_terminal_(::isatty(STDOUT_FILENO) == 1), start_(Clock::now()), next_(start_) {
   next_ += is_terminal_ ? std::chrono::milliseconds(200) : std::chrono::seconds(10);
 }
 
-void Progress::advance() {
+void ProgressLine::advance() {
   ++done_;
   const Clock::time_point now = Clock::now();
   if (now < next_) return;
@@ -41,12 +41,12 @@ void Progress::advance() {
   next_ = now + (is_terminal_ ? std::chrono::milliseconds(200) : std::chrono::seconds(10));
 }
 
-Progress::~Progress() {
+ProgressLine::~ProgressLine() {
   print(Clock::now());
   if (is_terminal_) std::fputs("\n", stdout);
 }
 
-void Progress::print(Clock::time_point now) {
+void ProgressLine::print(Clock::time_point now) {
   const double seconds = std::chrono::duration<double>(now - start_).count(), rate = seconds > 0 ? static_cast<double>(done_) / seconds : 0;
   std::printf("%s%s: %lld of %lld images, %.0f images/s, %s %s%s", is_terminal_ ? "\r" : "", what_.c_str(), static_cast<long long>(done_),
               static_cast<long long>(total_), rate, done_ == total_ ? "in" : "left",

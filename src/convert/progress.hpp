@@ -9,10 +9,10 @@ namespace lockstep {
 /// "1.9 GB": decimal, as disks are sold.
 std::string size_text(std::int64_t bytes);
 
-class Progress {
+class ProgressLine {
  public:
-  Progress(std::string what, std::int64_t total);
-  ~Progress();                                                      // ends the terminal's line
+  ProgressLine(std::string what, std::int64_t total);
+  ~ProgressLine();                                                      // ends the terminal's line
   void advance();                                                   // one more of total is done
 
  private:

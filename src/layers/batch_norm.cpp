@@ -27,7 +27,7 @@ Tensor totals_tensor(const Memory& m, std::int64_t elements) { return {m.totals,
 }  // namespace
 
 /// totals [2c] = partial sums of all chunks, in order; [2c, 2c + 1] = this rank's count of values.
-void batch_norm_total(const Device& device, const Cut& cut, const float* partial, float* totals) {
+void batch_norm_total(const Device& device, const RowCut& cut, const float* partial, float* totals) {
   const std::int64_t c = cut.c, chunks = cut.chunks(), rows = cut.rows;
   Kokkos::parallel_for("batch_norm.total", range(device, c), KOKKOS_LAMBDA(std::int64_t i) {
     double sum = 0, squares = 0;
@@ -149,7 +149,7 @@ void BatchNorm::forward(const Forward& f) {
   if (!is_training || uses_running_) {
     batch_norm_running(f.device, channels_, options_.epsilon, running_mean, running_var, m.mean, m.inv_std);
   } else {
-    const Cut cut = cut_statistics(f.in[0].shape);
+    const RowCut cut = cut_statistics(f.in[0].shape);
     dispatch(f.in[0].dtype, [&]<class T>(T) {
       for_each_block("batch_norm.sum", f.device, cut, BatchNormSum<T>{f.in[0].as<T>(), running_mean, m.partial, channels_});
     });

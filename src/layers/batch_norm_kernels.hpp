@@ -25,7 +25,7 @@ inline constexpr float count_base = 4096;
 /// Chunks: 32 KiB of a 16-channel block's lines, at least 64 rows, so that partial sums are few beside x; at most 1024.
 inline constexpr std::int64_t least_rows = 64, most_chunks = 1024;
 inline std::int64_t statistics_rows(std::int64_t c) { return c < 128 ? 8192 / (c < 16 ? 16 : c) : least_rows; }
-inline Cut cut_statistics(const Shape& x) {
+inline RowCut cut_statistics(const Shape& x) {
   const std::int64_t rows = x.n * x.h * x.w, spread = (rows + most_chunks - 1) / most_chunks, each = statistics_rows(x.c);
   return cut_rows(x, each < spread ? spread : each);
 }

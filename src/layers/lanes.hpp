@@ -12,12 +12,12 @@ namespace lockstep {
 inline constexpr int lane_width = runs_on_host ? 16 : 1;
 
 /// [rows, c] in chunks of rows and blocks of channels.  A pure function of the shape: sums taken chunk by chunk do not depend on threads.
-struct Cut {
+struct RowCut {
   std::int64_t rows = 0, c = 1, rows_each = 1;
   LOCKSTEP_FUNCTION std::int64_t chunks() const { return (rows + rows_each - 1) / rows_each; }
   LOCKSTEP_FUNCTION std::int64_t blocks() const { return (c + lane_width - 1) / lane_width; }
 };
-inline Cut cut_rows(const Shape& x, std::int64_t rows_each) { return {x.n * x.h * x.w, x.c, rows_each}; }
+inline RowCut cut_rows(const Shape& x, std::int64_t rows_each) { return {x.n * x.h * x.w, x.c, rows_each}; }
 
 /// Neighbouring channels of one row, as float: four to a vector of GCC's and Clang's own, which needs nothing beyond the base instruction set.
 /// (Left to the compiler, loops over sixteen floats are unrolled before they are vectorized, and the sums below run three times slower.)
@@ -129,7 +129,7 @@ LOCKSTEP_FUNCTION void prefetch_for_writing(const T* address) {
 
 /// Full blocks run sixteen wide, the channels of a last partial block one by one.
 template <class Body>
-void for_each_block(const char* label, const Device& device, const Cut& cut, const Body& body) {
+void for_each_block(const char* label, const Device& device, const RowCut& cut, const Body& body) {
   const std::int64_t blocks = cut.blocks();
   Kokkos::parallel_for(label, range(device, cut.chunks() * blocks), KOKKOS_LAMBDA(std::int64_t item) {
     const std::int64_t chunk = item / blocks, first = (item - chunk * blocks) * lane_width;

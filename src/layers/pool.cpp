@@ -16,7 +16,7 @@ inline Windows windows_of(const Shape& x, const Shape& y, std::int64_t kernel = 
 }
 /// A work item takes a few pixels: all blocks of them come before the next few, so that reads stay near one another.
 inline constexpr std::int64_t few_pixels = 8;
-inline Cut cut_pixels(const Shape& image) { return cut_rows(image, few_pixels); }
+inline RowCut cut_pixels(const Shape& image) { return cut_rows(image, few_pixels); }
 
 /// Pixel `index` of [n, height, width], and the one after it.
 struct Pixel {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The folders of src/ include only what tests/layering.txt allows, and so do the foreign libraries; no platform #if."""
+"""The folders of src/ include only what tests/layering.txt allows, and so do the foreign libraries; no platform #if; no type name twice."""
 import fnmatch
 import pathlib
 import re
@@ -18,7 +18,7 @@ for line in (root / "tests/layering.txt").read_text().splitlines():
     else:
         folders[left] = [] if right == "-" else right.split()
 
-faults = []
+faults, types = [], {}                   # types: where each type of a header is defined
 files = sorted(p for p in src.rglob("*") if p.suffix in (".cpp", ".hpp"))
 for path in files:
     name = path.relative_to(src).as_posix()
@@ -41,6 +41,9 @@ for path in files:
                     faults.append(f"{where}: <{match[1]}> is quarantined in {' '.join(allowed)}")
         elif re.match(r"\s*#\s*(if|ifdef|ifndef|elif)\b", line) and name != "backends/conv.cpp":
             faults.append(f"{where}: {line.strip()}: CMake picks files, #if does not")
+        if path.suffix == ".hpp" and (match := re.match(r"(?:struct|class|enum class|union) (\w+)(?: final)?(?: :[^:].*)? \{", line)):
+            if types.setdefault(match[1], where) != where:
+                faults.append(f"{where}: {match[1]} is also defined in {types[match[1]]}: one namespace, one name")
         if re.search(r"\b(getenv|setenv)\s*\(", line) and room not in ("comm", "main.cpp"):
             faults.append(f"{where}: environment variables are read in main.cpp and comm/ only")
         if re.search(r"(std::chrono|clock_gettime|gettimeofday|std::time\b)", line) and not (
