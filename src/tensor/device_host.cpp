@@ -1,4 +1,6 @@
 // device_host: the CPU as a device.  All streams are the calling thread, in order; Kokkos' default execution space does the work.
+#include <sys/mman.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -9,6 +11,10 @@
 #include "tensor/views.hpp"
 
 namespace lockstep {
+
+namespace {
+constexpr std::size_t large_page = std::size_t{2} << 20;
+}
 
 struct Device::State {
   ExecutionSpace space;
@@ -50,8 +56,10 @@ std::size_t Device::memory_bytes() const { return 0; }
 std::size_t Device::allocated_bytes() const { return state_->allocated->load(); }
 
 Allocation Device::allocate(std::size_t bytes) {
-  const std::size_t rounded = (bytes + 255) / 256 * 256;
-  void* data = rounded == 0 ? nullptr : std::aligned_alloc(256, rounded);
+  // Large pages for what fills them (most Linux systems give them only when asked): a batch's rows are read from hundreds of small ones.
+  const std::size_t alignment = bytes < large_page ? 256 : large_page, rounded = (bytes + alignment - 1) / alignment * alignment;
+  void* data = rounded == 0 ? nullptr : std::aligned_alloc(alignment, rounded);
+  if (data && alignment == large_page) ::madvise(data, rounded, MADV_HUGEPAGE);
   require(data || rounded == 0, "this host has no ", bytes >> 20, " MiB of memory left. Lower data.global_batch, or raise data.micro_batches.");
   if (data) std::memset(data, 0, rounded);
   auto allocated = state_->allocated;

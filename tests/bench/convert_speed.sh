@@ -7,6 +7,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 build=${1:-$here/../../build/cpu}
 data=${LOCKSTEP_TEST_DATA:-$here/../../../shared/data}/flowers350.tar.gz
 copies=${COPIES:-8} rounds=${ROUNDS:-3} size=${SIZE:-256}
+[ -x "$build/lockstep-convert" ] || { echo "convert_speed.sh: $build has no lockstep-convert" >&2; exit 2; }
 command -v vipsthumbnail > /dev/null || { echo "convert_speed.sh: needs vipsthumbnail (apt: libvips-tools)"; exit 77; }
 [ -e "$data" ] || { echo "convert_speed.sh: needs $data"; exit 77; }
 

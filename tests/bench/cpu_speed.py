@@ -74,9 +74,11 @@ def theirs(arch, layout, compiled, threads, steps):
     return json.loads(out.splitlines()[-1])
 
 
-def show(name, values, base=None):
+def show(name, values, ours=None):
+    """The median; the ratio is the median of the rounds' own, since neighbours on a shared machine come and go."""
     middle = statistics.median(values)
-    print(f"  {name:34s} {middle:9.1f} img/s  ({min(values):.1f} to {max(values):.1f})" + (f"   {base / middle:.2f}x" if base else ""), flush=True)
+    ratio = f"   {statistics.median(a / b for a, b in zip(ours, values)):.2f}x" if ours else ""
+    print(f"  {name:34s} {middle:9.1f} img/s  ({min(values):.1f} to {max(values):.1f}){ratio}", flush=True)
     return middle
 
 
@@ -94,9 +96,9 @@ def steps_beside_torch(work, a):
             version = result["torch"]
             memory[peer] = max(memory.get(peer, 0), result["peak_mib"])
     print(f"{work}, {a.threads} threads, fp32, PyTorch {version}; the last column is lockstep's rate over that row's")
-    middle = show("lockstep", own)
+    show("lockstep", own)
     for (layout, compiled), values in rates.items():
-        show(f"PyTorch {layout}{', compiled' if compiled else ''}", values, middle)
+        show(f"PyTorch {layout}{', compiled' if compiled else ''}", values, own)
     print("  peak memory, MiB: " + ", ".join(f"{'lockstep' if k == 'ours' else k[0] + (' compiled' if k[1] else '')} {v:.0f}" for k, v in memory.items()))
 
 
