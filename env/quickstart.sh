@@ -51,6 +51,13 @@ else
   overrides=(augment.train=pad_crop augment.flip=true)
 fi
 overrides+=("run.name=$name" "data.path=$shards" "$@")
+outputs=outputs
+for word in "$@"; do
+  case $word in
+    run.name=*) name=${word#*=} ;;
+    run.outputs=*) outputs=${word#*=} ;;
+  esac
+done
 
 mkdir -p build
 part "install what is missing" bash env/install.sh
@@ -59,7 +66,7 @@ part "convert" build/cpu/lockstep-convert "${convert[@]}"
 part "train" run_ranks train "$input" "${overrides[@]}"
 part "evaluate" run_ranks eval "$input" "${overrides[@]}"
 
-folder=outputs/$name
+folder=$outputs/$name
 echo "== done"
 printf '%s\n' "${times[@]}"
 echo "shards       $shards"
