@@ -85,7 +85,7 @@ struct ModelConfig {
     key("name", name, one_of("resnet20", "resnet32", "resnet44", "resnet56", "resnet110", "resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "alexnet", "lenet"), "network");
     key("classes", classes, between(0, 1 << 24), "outputs; 0: as many as the shards have classes; more is allowed");
     key("stem", stem, one_of("imagenet", "cifar"), "first layers of resnet18 to 152: 7x7 stride 2 and pooling, or 3x3 stride 1");
-    key("zero_init_residual", zero_init_residual, any(), "start the last scale of each residual block at 0 (resnet18 to 152)");
+    key("zero_init_residual", zero_init_residual, any(), "start the last scale of each residual block at 0 (any ResNet)");
     key("dropout", dropout, between(0, 0.99), "probability of AlexNet's dropout layers");
     key("sync_bn", sync_bn, any(), "batch norm statistics over the ranks of a group");
     key("sync_bn_group", sync_bn_group, at_least(0), "consecutive ranks that share statistics; 0: all; must divide the ranks");
