@@ -47,31 +47,33 @@ std::string batch_job() {
   return id.empty() ? "" : "Slurm job " + id;
 }
 
+constexpr unsigned usual_patience = 2'000'000, patience_without_mpi = 5'000'000;   // microseconds
+
 /// Printed once: where all ranks fail alike, rank 0 has printed and ended the job before another one speaks.  A launcher's signal meanwhile
 /// says the same, and must not end this rank with a code of its own: srun hands on the highest.
-void report(const std::string& message) {
+void report(const std::string& message, unsigned patience = usual_patience) {
   const std::string who = rank_name();
   if (!who.empty() && who.rfind("rank 0 ", 0) != 0) {
     const int before = stop_requested();
     catch_stop_signals();
-    ::usleep(2'000'000);
+    ::usleep(patience);
     if (before == 0 && stop_requested() != 0) return;
   }
   std::cerr << "lockstep" << (who.empty() ? "" : "[" + who + "]") << ": error: " << message << "\n" << std::flush;
 }
 
 template <class Work>
-int guarded(Work&& work) {
+int guarded(Work&& work, unsigned patience = usual_patience) {
   try {
     return work();
   } catch (const Error& error) {
-    report(error.what());
+    report(error.what(), patience);
     return error.code();
   } catch (const std::bad_alloc&) {
     report("this host has no memory left. Lower data.global_batch or data.slots, or use more ranks.");
     return exit_internal;
   } catch (const std::exception& error) {
-    report(error.what());
+    report(error.what(), patience);
     return exit_internal;
   }
 }
@@ -104,7 +106,10 @@ int run(const Command& command, const Invocation& invocation, int& argc, char**&
   if (command.alone) return guarded([&] { return command.alone(invocation); });
   if (command.ranks == run_train) catch_stop_signals();   // a signal while MPI starts would end the job as if it had failed
   std::optional<MpiSession> mpi;
-  if (const int code = guarded([&] { return mpi.emplace(&argc, &argv), int{exit_done}; }); code != exit_done) abort_all(code);
+  if (const int code = guarded([&] { return mpi.emplace(&argc, &argv), int{exit_done}; }, patience_without_mpi); code != exit_done) {
+    ::usleep(patience_without_mpi / 2);   // tasks that MPI did not bring together: one that starts later must not be ended before it can say so too
+    abort_all(code);
+  }
   const int rank = mpi->rank(), size = mpi->size();
   const int code = guarded([&] { return run_on_ranks(command, invocation); });
   if (code != exit_done && code != exit_stopped_early) abort_all(code);
