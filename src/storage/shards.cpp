@@ -239,10 +239,10 @@ Dataset::Dataset(const std::string& folder, const std::string& split) : state_(s
 
 Dataset::~Dataset() = default;
 Dataset::Dataset(Dataset&&) noexcept = default;
-const ShardHeader& Dataset::header() const { return state_->header; }
+const ShardHeader& Dataset::header() const& { return state_->header; }
 std::int64_t Dataset::size() const { return static_cast<std::int64_t>(state_->records.size()); }
-std::span<const std::string> Dataset::files() const { return state_->files; }
-std::span<const ImageRecord> Dataset::records() const { return state_->records; }
+std::span<const std::string> Dataset::files() const& { return state_->files; }
+std::span<const ImageRecord> Dataset::records() const& { return state_->records; }
 std::int64_t Dataset::max_image_bytes() const { return state_->max_image_bytes; }
 
 void Dataset::read(std::int64_t id, std::uint8_t* pixels) const {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace lockstep {
@@ -66,10 +67,13 @@ class Dataset {
   Dataset(const std::string& folder, const std::string& split);
   ~Dataset();
   Dataset(Dataset&&) noexcept;
-  const ShardHeader& header() const;
+  const ShardHeader& header() const&;
+  ShardHeader header() && { return std::as_const(*this).header(); }   // of a temporary: a copy
   std::int64_t size() const;
-  std::span<const std::string> files() const;
-  std::span<const ImageRecord> records() const;
+  std::span<const std::string> files() const&;                        // not of a temporary: they end with it
+  std::span<const ImageRecord> records() const&;
+  std::span<const std::string> files() && = delete;
+  std::span<const ImageRecord> records() && = delete;
   std::int64_t max_image_bytes() const;
   /// One pread into `pixels` (records()[id].bytes()), its checksum compared.  Error names shard and image.  Thread-safe, no HDF5.
   void read(std::int64_t id, std::uint8_t* pixels) const;
