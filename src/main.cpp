@@ -86,11 +86,12 @@ int choose_device(const Communicator& comm, bool needs_device) {
 }
 
 int run_on_ranks(const Command& command, const Invocation& invocation) {
-  const std::unique_ptr<Communicator> comm = make_communicator();
+  std::unique_ptr<Communicator> comm = make_communicator();
   const int ordinal = choose_device(*comm, command.needs_device);
   std::optional<KokkosSession> kokkos;
   if (command.needs_device || is_host_build() || ordinal >= 0) kokkos.emplace(std::max(ordinal, 0));
   Device device(!kokkos.has_value());
+  comm = with_gpus(std::move(comm), device, [](const std::string& line) { std::cerr << "lockstep: " << line << std::endl; });
   return command.ranks(invocation, *comm, device);
 }
 

@@ -50,21 +50,28 @@ std::span<const ConvBackend> conv_backends() {
   return backends;
 }
 
-std::unique_ptr<ConvOp> make_conv(Device& device, const BackendConfig& config, const ConvProblem& problem) {
+std::int64_t best_input_channels(const ConvSetting& setting, const ConvProblem& problem) {
+  for (const ConvBackend& backend : conv_backends())
+    if ((setting.config.conv == "auto" || setting.config.conv == backend.name) && backend.supports(problem)) return backend.input_channels(problem);
+  return problem.c;
+}
+
+std::unique_ptr<ConvOp> make_conv(Device& device, const ConvSetting& setting, const ConvProblem& problem) {
+  const std::string& wanted = setting.config.conv;
   require(problem.h + 2 * problem.pad >= problem.r && problem.w + 2 * problem.pad >= problem.s, "a ", text(problem),
           " has no output: the padded image is smaller than the kernel. Raise augment.size.");
   std::vector<std::string> names = {"auto"};
   std::string list;
   for (const ConvBackend& backend : conv_backends()) {
-    if (config.conv == "auto" && backend.supports(problem)) return backend.make(device, problem);
-    if (config.conv == backend.name) {
+    if (wanted == "auto" && backend.supports(problem)) return backend.make(device, problem, setting);
+    if (wanted == backend.name) {
       require(backend.supports(problem), "backends.conv = \"", backend.name, "\" cannot compute a ", text(problem), ". Set it to \"auto\".");
-      return backend.make(device, problem);
+      return backend.make(device, problem, setting);
     }
     names.push_back(backend.name);
     list += (list.empty() ? "\"" : ", \"") + backend.name + "\"";
   }
-  fail("backends.conv = \"", config.conv, "\": this build has ", list, ".", did_you_mean(config.conv, names), " Pick one of them, or \"auto\".");
+  fail("backends.conv = \"", wanted, "\": this build has ", list, ".", did_you_mean(wanted, names), " Pick one of them, or \"auto\".");
 }
 
 }  // namespace lockstep

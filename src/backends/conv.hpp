@@ -20,10 +20,12 @@ struct ConvProblem {
   std::int64_t stride = 1, pad = 0;
   DType dtype = DType::f32;                      // of x, y, weight and their gradients but grad_weight, which is f32
   bool has_bias = false;                         // y += bias [k] (f32)
+  std::int64_t input_channels = 0;               // x is stored with so many, those from c on zero; 0: c.  Then grad_input is not offered
+  bool allows_tf32 = false;                      // f32 factors may be rounded to 10 bits before they are multiplied
   bool operator==(const ConvProblem&) const = default;
   std::int64_t p() const { return (h + 2 * pad - r) / stride + 1; }
   std::int64_t q() const { return (w + 2 * pad - s) / stride + 1; }
-  Shape input() const { return {n, h, w, c}; }
+  Shape input() const { return {n, h, w, input_channels > 0 ? input_channels : c}; }
   Shape output() const { return {n, p(), q(), k}; }
   Shape weight() const { return {k, r, s, c}; }
   std::int64_t terms() const { return r * s * c; }   // products in one output
@@ -56,11 +58,23 @@ class ConvOp {
 /// operator: another image shape or dtype, more images than it was made for, different batches, too little workspace.
 std::int64_t checked_batch(const ConvOp& op, const ConvArguments& a);
 
+class ConvChoices;
+
+/// What decides who computes a convolution, and how, beside the problem.
+struct ConvSetting {
+  BackendConfig config;
+  std::int64_t input_channels = 0;               // x is stored with so many, those from c on zero; 0: c.  Then grad_input is not offered
+  bool allows_tf32 = false;              // ConvProblem::allows_tf32 of all
+  ConvChoices* choices = nullptr;        // of ways that are timed; null: nothing is timed
+};
+
 /// A library this build has.
 struct ConvBackend {
   std::string name;                                            // "kokkos", "onednn", "cudnn"
+  bool rounds_first = false;                                   // to the problem's dtype, what is then added to, or becomes f32 (PyTorch does so too)
   bool (*supports)(const ConvProblem&);
-  std::unique_ptr<ConvOp> (*make)(Device&, const ConvProblem&);
+  std::int64_t (*input_channels)(const ConvProblem&) = [](const ConvProblem& problem) { return problem.c; };   // that x had best be stored with
+  std::unique_ptr<ConvOp> (*make)(Device&, const ConvProblem&, const ConvSetting&);
 };
 /// One a library; each lies in the library's own file, and conv.cpp lists those that this build has.
 ConvBackend kokkos_conv_backend();
@@ -68,7 +82,9 @@ ConvBackend onednn_conv_backend();
 ConvBackend cudnn_conv_backend();
 /// In order of preference.
 std::span<const ConvBackend> conv_backends();
+/// Channels that the library which make_conv would choose had best find in x: problem.c or more.
+std::int64_t best_input_channels(const ConvSetting& setting, const ConvProblem& problem);
 /// The one that config asks for, or the first that supports the problem.  Error lists what this build has.
-std::unique_ptr<ConvOp> make_conv(Device& device, const BackendConfig& config, const ConvProblem& problem);
+std::unique_ptr<ConvOp> make_conv(Device& device, const ConvSetting& setting, const ConvProblem& problem);
 
 }  // namespace lockstep

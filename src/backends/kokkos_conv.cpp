@@ -184,8 +184,8 @@ class KokkosConv final : public ConvOp {
 
 ConvBackend kokkos_conv_backend() {
   return {.name = "kokkos",
-          .supports = [](const ConvProblem& problem) { return problem.dtype == DType::f32 || problem.dtype == DType::f16 || problem.dtype == DType::bf16; },
-          .make = [](Device&, const ConvProblem& problem) -> std::unique_ptr<ConvOp> { return std::make_unique<KokkosConv>(problem); }};
+          .supports = [](const ConvProblem& problem) { return problem.input_channels == 0 && (problem.dtype == DType::f32 || problem.dtype == DType::f16 || problem.dtype == DType::bf16); },
+          .make = [](Device&, const ConvProblem& problem, const ConvSetting&) -> std::unique_ptr<ConvOp> { return std::make_unique<KokkosConv>(problem); }};
 }
 
 }  // namespace lockstep

@@ -305,7 +305,7 @@ bool is_supported(const ConvProblem& problem) {
 ConvBackend onednn_conv_backend() {
   return {.name = "onednn",
           .supports = is_supported,
-          .make = [](Device&, const ConvProblem& problem) -> std::unique_ptr<ConvOp> { return checked([&] { return std::make_unique<OnednnConv>(problem); }); }};
+          .make = [](Device&, const ConvProblem& problem, const ConvSetting&) -> std::unique_ptr<ConvOp> { return checked([&] { return std::make_unique<OnednnConv>(problem); }); }};
 }
 
 }  // namespace lockstep

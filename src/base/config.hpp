@@ -207,10 +207,11 @@ struct EvalConfig {
 
 /// [bench]  Read by train/commands/bench.
 struct BenchConfig {
-  bool io = false;
+  bool io = false, profile = false;
   std::int64_t steps = 20, warmup = 3, image_size = 32, classes = 10;
   template <class Key> void keys(Key& key) {
     key("io", io, any(), "read shards only, without a network");
+    key("profile", profile, any(), "also print where the time of a step goes, by kind of layer and by layer; without a recording");
     key("steps", steps, at_least(1), "steps that are timed");
     key("warmup", warmup, at_least(0), "steps before the clock starts");
     key("image_size", image_size, between(1, 4096), "height and width of the synthetic images when augment.size is 0");
@@ -229,8 +230,10 @@ struct CommConfig {
 /// [backends]  Read by backends/conv.
 struct BackendConfig {
   std::string conv = "auto";
+  std::int64_t workspace_mib = 1024;
   template <class Key> void keys(Key& key) {
     key("conv", conv, any(), "library of convolutions: auto, or one that this build has (lockstep --version lists them)");
+    key("workspace_mib", workspace_mib, between(0, 65536), "scratch memory that a GPU's convolution may ask for; ways that need more are not considered");
   }
 };
 
@@ -246,7 +249,7 @@ struct GraphConfig {
 struct DeviceConfig {
   bool record = true;
   template <class Key> void keys(Key& key) {
-    key("record", record, any(), "bench replays its step as one CUDA graph where the communication allows it; training runs eagerly");
+    key("record", record, any(), "a GPU replays each kind of step as one CUDA graph where the communication allows it; false: enqueues kernel by kernel");
   }
 };
 

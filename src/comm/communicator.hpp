@@ -1,4 +1,4 @@
-// communicator: the ranks of a run.  One process a rank; communicator_mpi.cpp for CPU ranks, communicator_nccl.cpp beside it for GPUs.
+// communicator: the ranks of a run.  One process a rank; communicator_mpi.cpp, and communicator_nccl.cpp around it for GPUs.
 // Every call is collective unless it says otherwise.  CPU ranks sum in a fixed balanced tree over the rank index: equal ranks, equal bits.
 #pragma once
 #include <atomic>
@@ -69,8 +69,11 @@ class Communicator {
   virtual void count_calls(std::atomic<std::int64_t>* calls) = 0;
 };
 
-/// Over MPI_COMM_WORLD.
+/// Over MPI_COMM_WORLD.  Device memory is summed through the host's.
 std::unique_ptr<Communicator> make_communicator();
+/// The same ranks, which sum the memory of their GPUs by NCCL where this build has it; else `ranks` itself.  Collective.
+/// Errors: two ranks on one GPU; ranks whose CUDA driver, CUDA or NCCL differ, by host.  A GPU of another model is told by warn, on rank 0.
+std::unique_ptr<Communicator> with_gpus(std::unique_ptr<Communicator> ranks, Device& device, const std::function<void(const std::string&)>& warn);
 
 /// The rank -> host -> threads table of the launch, one line a host; empty on all but rank 0.  threads: of this rank.
 std::string describe_ranks(Communicator& comm, int threads);

@@ -33,10 +33,7 @@ class MpiCommunicator final : public Communicator {
   int local_rank() const override { return local_rank_; }
   int local_size() const override { return local_size_; }
 
-  Allocation allocate(Device& device, std::size_t bytes) override {
-    is_host_ = device.is_host();
-    return device.allocate(bytes);
-  }
+  Allocation allocate(Device& device, std::size_t bytes) override { return device.allocate(bytes); }
 
   void all_reduce_sum(Device& device, Tensor buffer, StreamId stream) override {
     enter();
@@ -47,7 +44,7 @@ class MpiCommunicator final : public Communicator {
     else
       all_reduce_staged(device, buffer, stream);
   }
-  bool is_recordable() const override { return is_host_ || size_ == 1; }
+  bool is_recordable() const override { return is_host_build() || size_ == 1; }
 
   void broadcast(void* data, std::size_t bytes, int root) override {
     enter();
@@ -159,7 +156,6 @@ class MpiCommunicator final : public Communicator {
   OwnedComm comm_;
   std::atomic<std::int64_t>* calls_;
   int rank_ = 0, size_ = 1, local_rank_ = 0, local_size_ = 1;
-  bool is_host_ = true;
   std::vector<std::byte> scratch_;
   std::array<Allocation, 3> staging_;
   int proposed_ = 0, agreed_ = 0;

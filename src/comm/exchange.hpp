@@ -1,5 +1,4 @@
 // exchange: sums a few KB over a batch norm group, on the compute stream.
-// exchange_mpi.cpp for CPU ranks, exchange_cuda.cpp for GPUs.
 #pragma once
 #include <memory>
 

@@ -227,7 +227,8 @@ bool Watchdog::State::has_unheard_sends() {
   return has_some;
 }
 
-/// Ends the job if it has halted.  All ranks come to that finding at about the same time; they report a second apart, so that one does.
+/// Ends the job if it has halted.  All ranks come to that finding at about the same time; they report three seconds apart, so that one does:
+/// its MPI_Abort may take that long on a busy host.
 void Watchdog::State::complain() {
   std::vector<Sight> sights(beats.size());
   for (std::size_t r = 0; r < beats.size(); ++r) sights[r] = {beats[r], static_cast<int>(r) == rank ? 0 : age(static_cast<int>(r))};
@@ -236,7 +237,7 @@ void Watchdog::State::complain() {
     complaint_at = -1;
     return;
   }
-  if (complaint_at < 0) complaint_at = awake_seconds + std::min(4, turn_to_report(*verdict, rank, size));
+  if (complaint_at < 0) complaint_at = awake_seconds + 3 * std::min(3, turn_to_report(*verdict, rank, size));
   if (awake_seconds < complaint_at) return;
   std::fprintf(stderr, "lockstep[%s]: error: %s\n", rank_name().c_str(), describe(*verdict, sights, hosts).c_str());
   abort_all(exit_internal);

@@ -131,6 +131,7 @@ struct Loader::State {
   void run_reader();
   void keep_error(std::int64_t batch);
   void copy_to_device(Entry& entry, std::int64_t batch);
+  void point_at(Slot& slot, const std::uint8_t* memory) const;
   void free_before(std::int64_t batch);
 };
 
@@ -249,8 +250,12 @@ void Loader::State::copy_to_device(Entry& entry, std::int64_t batch) {
   device.join(StreamId::compute, StreamId::side);
   device.join(StreamId::side, StreamId::compute);   // the next copy overwrites what the step queued before this call reads
   copies.limit(2);
-  entry.slot.cuts = reinterpret_cast<const Cut*>(to);
-  entry.slot.pixels = to + cuts_room();
+  point_at(entry.slot, to);
+}
+
+void Loader::State::point_at(Slot& slot, const std::uint8_t* memory) const {
+  slot.cuts = reinterpret_cast<const Cut*>(memory);
+  slot.pixels = memory + cuts_room();
 }
 
 Loader::Loader(Device& device, const Dataset& dataset, const Augment& augment, WorkSource work, std::int64_t readers, std::int64_t slots,
@@ -281,6 +286,13 @@ const Slot* Loader::next() {
   lock.lock();
   s.free_before(batch - 1);
   return &entry.slot;
+}
+
+std::vector<Slot> Loader::blanks() const {
+  std::vector<Slot> slots;
+  for (const Allocation& memory : state_->device_memory)
+    if (memory.data()) state_->point_at(slots.emplace_back(), static_cast<const std::uint8_t*>(memory.data()));
+  return slots;
 }
 
 double Loader::wait_seconds() const { return state_->wait_seconds; }

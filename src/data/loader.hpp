@@ -47,6 +47,9 @@ class Loader {
   ~Loader();                             // stops and joins its threads; at most one image a thread is waited for
   /// The next slot, queued for copying; null at the end.  Rethrows a reader's exception once all batches before it were handed out.
   const Slot* next();
+  /// The device memory of slots that next() hands out, in turns: two on a GPU, whose images are of no size until then; none on a CPU, where
+  /// each slot has its own.  For recordings, which are made of addresses.
+  std::vector<Slot> blanks() const;
   double wait_seconds() const;           // that next() has waited in all
 
  private:

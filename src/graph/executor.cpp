@@ -38,13 +38,20 @@ struct Executor::State {
   std::size_t workspace_bytes = 0;
   Allocation arena, workspace, labels, step, metrics, predictions;
 
+  std::int64_t input_channels = 0;       // that value 0 is stored with
+
   std::int64_t largest_batch() const { return graph.shape(0).n; }
+  Shape shape(int v) const {
+    Shape s = graph.shape(v);
+    if (v == 0) s.c = input_channels;
+    return s;
+  }
   std::vector<Shape> input_shapes(const Node& node) const {
     std::vector<Shape> shapes;
-    for (const int in : node.in) shapes.push_back(graph.shape(in));
+    for (const int in : node.in) shapes.push_back(shape(in));
     return shapes;
   }
-  std::size_t value_bytes(int v) const { return static_cast<std::size_t>(graph.shape(v).size()) * size_of(context.dtype); }
+  std::size_t value_bytes(int v) const { return static_cast<std::size_t>(shape(v).size()) * size_of(context.dtype); }
 
   Roots share_memory() const;
   void plan();
@@ -52,7 +59,7 @@ struct Executor::State {
   Tensor in_arena(std::size_t offset, const Shape& shape, DType dtype) const {
     return {static_cast<char*>(arena.data()) + offset, shape, dtype};
   }
-  Tensor value(int v, std::int64_t count) const { return in_arena(layout.value[at(v)], graph.shape(v).with_batch(count), context.dtype); }
+  Tensor value(int v, std::int64_t count) const { return in_arena(layout.value[at(v)], shape(v).with_batch(count), context.dtype); }
   Tensor grad(int v, std::int64_t count) const { return in_arena(layout.grad[at(v)], graph.shape(v).with_batch(count), context.dtype); }
   Tensor saved(int node) const { return in_arena(layout.saved[at(node)], vector_shape(static_cast<std::int64_t>(needs[at(node)].saved_bytes)), DType::u8); }
   Tensor scratch() const { return {workspace.data(), vector_shape(static_cast<std::int64_t>(workspace.bytes())), DType::u8}; }
@@ -177,11 +184,30 @@ void Executor::State::backward(const Task& task, std::int64_t count, GradMode we
   task.kind == TaskKind::backward_input ? node.layer->backward_input(b) : node.layer->backward_weight(b);
 }
 
+namespace {
+
+/// What the first layer wants, if it alone reads the input.
+template <class State>
+std::int64_t input_channels_for(const State& s) {
+  const Node* reader = nullptr;
+  for (const Node& node : s.graph.nodes())
+    for (const int in : node.in)
+      if (in == 0) {
+        if (reader) return s.input_channels;
+        reader = &node;
+      }
+  return reader ? reader->layer->input_channels(s.context.convolutions, s.context.dtype, s.input_shapes(*reader)) : s.input_channels;
+}
+
+}  // namespace
+
 Executor::Executor(Graph& graph, Parameters& parameters, const Context& context) : state_(std::make_unique<State>(graph, parameters, context)) {
   State& s = *state_;
+  s.input_channels = graph.shape(0).c;
+  s.input_channels = input_channels_for(s);
   for (Node& node : graph.nodes()) {
     const std::vector<Shape> shapes = s.input_shapes(node);
-    node.layer->prepare(context.device, context.backends, context.dtype, shapes);
+    node.layer->prepare(context.device, context.convolutions, context.dtype, shapes);
     s.needs.push_back(node.layer->needs(context.dtype, shapes));
     s.workspace_bytes = std::max(s.workspace_bytes, s.needs.back().workspace_bytes);
   }
@@ -212,7 +238,7 @@ MetricSums* Executor::metrics() const { return static_cast<MetricSums*>(state_->
 std::int32_t* Executor::predictions() const { return static_cast<std::int32_t*>(state_->predictions.data()); }
 const TaskList& Executor::tasks() const { return state_->list; }
 
-void Executor::enqueue_training(std::int64_t count, bool is_first, bool is_last) {
+void Executor::enqueue_training(std::int64_t count, bool is_first, bool is_last, Timeline* timeline) {
   const State& s = *state_;
   Device& device = s.context.device;
   const GradMode weight_mode = is_first ? GradMode::write : GradMode::add;
@@ -231,6 +257,7 @@ void Executor::enqueue_training(std::int64_t count, bool is_first, bool is_last)
     // Without images only the collectives are left: batch norm's sums, of nothing, and the all-reduce above.
     if (count == 0 && !s.graph.nodes()[at(task.node)].layer->is_normalization()) continue;
     task.kind == TaskKind::forward ? s.forward(task.node, count, Mode::training) : s.backward(task, count, weight_mode);
+    if (const Node& node = s.graph.nodes()[at(task.node)]; timeline) timeline->mark(text_of(node.layer->kind(), " ", name_of(task.kind), " ", node.name));
   }
   if (has_sums) device.join(StreamId::compute, StreamId::comm);   // a recording must not wait for a stream that is no part of it
 }

@@ -20,7 +20,7 @@ class Executor {
  public:
   struct Context {
     Device& device;
-    const BackendConfig& backends;
+    ConvSetting convolutions;
     Communicator& comm;                  // gradients
     Exchange* exchange;                  // batch norm; null: local
     DType dtype;
@@ -32,7 +32,7 @@ class Executor {
   MemoryPlan memory() const;
   void allocate();
 
-  Tensor input() const;                  // compute type [largest batch, h, w, c]; filled by augment
+  Tensor input() const;                  // compute type [largest batch, h, w, channels >= c, those from c on zero]; filled by augment
   Tensor labels() const;                 // i32 [largest batch]
   Tensor logits(std::int64_t count) const;  // what the loss read, after an evaluation
   StepState* step_state() const;         // device memory
@@ -41,7 +41,8 @@ class Executor {
 
   /// Forward and backward of `count` local images (0: collectives alone).  is_first: gradients are written, else added;
   /// is_last: gradients are summed over the ranks.
-  void enqueue_training(std::int64_t count, bool is_first, bool is_last);
+  /// timeline: marked after each layer's calls with "kind direction name"; null: nothing is timed.
+  void enqueue_training(std::int64_t count, bool is_first, bool is_last, Timeline* timeline = nullptr);
   void enqueue_evaluation(std::int64_t count);
   const TaskList& tasks() const;
 

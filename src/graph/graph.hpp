@@ -26,6 +26,7 @@ struct StepInputs {
   float inverse_global_count = 0;        // 1 / images of this step over all ranks and parts
   float plateau_factor = 1;
   std::int32_t local_count = 0;          // images that count in this part (evaluation pads beyond it)
+  std::int32_t is_rehearsal = 0;         // the update is left out, and nothing of the run moves: recordings are made of such steps
 };
 /// What changes between replays, in device memory, one for the run.  The inputs are the trainer's, the rest is the optimizer's.
 struct StepState : StepInputs {
@@ -97,7 +98,9 @@ class Layer {
   virtual std::vector<ParameterSpec> parameters() const { return {}; }   // names without the node's: "weight"
   virtual std::vector<BufferSpec> buffers() const { return {}; }
   /// Makes operators for batches up to in[0].n.  Once, before needs().
-  virtual void prepare(Device& device, const BackendConfig& config, DType dtype, Shapes in) { (void)device, (void)config, (void)dtype, (void)in; }
+  virtual void prepare(Device& device, const ConvSetting& setting, DType dtype, Shapes in) { (void)device, (void)setting, (void)dtype, (void)in; }
+  /// Channels that in[0] had best be stored with, those beyond its own zero; asked of the layer that alone reads the network's input.
+  virtual std::int64_t input_channels(const ConvSetting& setting, DType dtype, Shapes in) const { return (void)setting, (void)dtype, in[0].c; }
   virtual Needs needs(DType dtype, Shapes in) const = 0;
   virtual void forward(const Forward& f) = 0;
   /// Gradients of the inputs.  A layer with a joint pass (batch norm) writes grad_weights here too and leaves backward_weight empty.

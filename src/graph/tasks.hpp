@@ -9,6 +9,10 @@
 namespace lockstep {
 
 enum class TaskKind { forward, backward_input, backward_weight, all_reduce };
+constexpr const char* name_of(TaskKind kind) {
+  constexpr const char* names[] = {"forward", "backward_input", "backward_weight", "all_reduce"};
+  return names[static_cast<int>(kind)];
+}
 
 struct Task {
   TaskKind kind;

@@ -1,24 +1,25 @@
 #include "layers/batch_norm.hpp"
 
-#include "layers/batch_norm_kernels.hpp"
+#include "layers/batch_norm_sums.hpp"
 
 namespace lockstep {
 namespace {
 
-/// Where one call finds its vectors and sums.  Saved: what forward leaves for backward; scratch: the rest.
+/// Where one call finds its vectors and sums.  Saved: what forward leaves for backward; scratch: the rest.  Each array begins a packet.
 struct Memory {
   float *mean, *inv_std, *inverse_count;   // [c], [c], [1]: of the group's images
   float* totals;                           // [2c + count_parts]
-  float* partial;                          // [chunks, 2, c]
-  static std::size_t saved_bytes(std::int64_t c) { return static_cast<std::size_t>(2 * c + 1) * sizeof(float); }
-  static std::size_t workspace_bytes(const Shape& x) {
-    return static_cast<std::size_t>(2 * x.c + count_parts + chunk_bound(x) * 2 * x.c) * sizeof(float) + saved_bytes(x.c);
+  float* partial;                          // batch_norm_partials
+  static std::int64_t room(std::int64_t count) { return (count + 7) / 8 * 8; }
+  static std::size_t saved_bytes(std::int64_t c) { return static_cast<std::size_t>(2 * room(c) + room(1)) * sizeof(float); }
+  static std::size_t workspace_bytes(const Shape& x, DType dtype) {
+    return static_cast<std::size_t>(room(2 * x.c + count_parts) + batch_norm_partials(x, dtype)) * sizeof(float) + saved_bytes(x.c);
   }
   Memory(std::int64_t c, Tensor saved, Tensor workspace) {
     totals = workspace.as<float>();
-    float* vectors = saved ? saved.as<float>() : totals + 2 * c + count_parts;
-    partial = totals + 2 * c + count_parts + 2 * c + 1;
-    mean = vectors, inv_std = vectors + c, inverse_count = vectors + 2 * c;
+    mean = saved ? saved.as<float>() : totals + room(2 * c + count_parts);
+    inv_std = mean + room(c), inverse_count = inv_std + room(c);
+    partial = totals + room(2 * c + count_parts) + 2 * room(c) + room(1);
   }
 };
 
@@ -26,41 +27,14 @@ Tensor totals_tensor(const Memory& m, std::int64_t elements) { return {m.totals,
 
 }  // namespace
 
-/// totals [2c] = partial sums of all chunks, in order; [2c, 2c + 1] = this rank's count of values.
-void batch_norm_total(const Device& device, const RowCut& cut, const float* partial, float* totals) {
-  const std::int64_t c = cut.c, chunks = cut.chunks(), rows = cut.rows;
-  Kokkos::parallel_for("batch_norm.total", range(device, c), KOKKOS_LAMBDA(std::int64_t i) {
-    double sum = 0, squares = 0;
-    for (std::int64_t chunk = 0; chunk < chunks; ++chunk) sum += partial[chunk * 2 * c + i], squares += partial[chunk * 2 * c + c + i];
-    totals[i] = static_cast<float>(sum);
-    totals[c + i] = static_cast<float>(squares);
-    if (i == 0) {
-      const auto base = static_cast<std::int64_t>(count_base);
-      totals[2 * c] = static_cast<float>(rows % base);
-      totals[2 * c + 1] = static_cast<float>(rows / base);
-    }
-  });
+/// Statistics from the group's totals.
+void batch_norm_finish(const Device& device, const ForwardEnd& end) {
+  Kokkos::parallel_for("batch_norm.finish", range(device, end.c), KOKKOS_LAMBDA(std::int64_t i) { end.finish_exchanged(i); });
 }
 
-/// Mean and 1 / std of the group from its totals; advances the running statistics.  No values at all: nothing advances.
-void batch_norm_finish(const Device& device, std::int64_t c, const float* totals, BatchNormOptions options, float* running_mean, float* running_var,
-                       float* mean, float* inv_std, float* inverse_count) {
-  Kokkos::parallel_for("batch_norm.finish", range(device, c), KOKKOS_LAMBDA(std::int64_t i) {
-    const double count = static_cast<double>(totals[2 * c]) + static_cast<double>(count_base) * totals[2 * c + 1];
-    double variance = running_var[i], center = running_mean[i];
-    if (count > 0) {
-      const double offset = totals[i] / count;
-      center += offset;
-      variance = totals[c + i] / count - offset * offset;
-      if (variance < 0) variance = 0;                                    // rounding; a NaN stays one
-      const double unbiased = count > 1 ? variance * (count / (count - 1)) : variance;
-      running_mean[i] = static_cast<float>((1 - options.momentum) * running_mean[i] + options.momentum * center);
-      running_var[i] = static_cast<float>((1 - options.momentum) * running_var[i] + options.momentum * unbiased);
-    }
-    mean[i] = static_cast<float>(center);
-    inv_std[i] = static_cast<float>(1 / Kokkos::sqrt(variance + options.epsilon));
-    if (i == 0) *inverse_count = count > 0 ? static_cast<float>(1 / count) : 0.f;
-  });
+/// Means from the group's sums.
+void batch_norm_average(const Device& device, const BackwardEnd& end) {
+  Kokkos::parallel_for("batch_norm.average", range(device, end.c), KOKKOS_LAMBDA(std::int64_t i) { end.average(i); });
 }
 
 /// The running statistics as they are.
@@ -71,22 +45,6 @@ void batch_norm_running(const Device& device, std::int64_t c, double epsilon, co
   });
 }
 
-/// grad_weight = sum of g * xhat, grad_bias = sum of g, over this rank.
-void batch_norm_grad_weights(const Device& device, std::int64_t c, const float* totals, const float* inv_std, float* grad_weight, float* grad_bias, bool adds) {
-  Kokkos::parallel_for("batch_norm.grad_weights", range(device, c), KOKKOS_LAMBDA(std::int64_t i) {
-    if (grad_weight) grad_weight[i] = (adds ? grad_weight[i] : 0.f) + totals[c + i] * inv_std[i];
-    if (grad_bias) grad_bias[i] = (adds ? grad_bias[i] : 0.f) + totals[i];
-  });
-}
-
-/// totals [2c]: sums of g and g * (x - mean) over the group -> their means, the second of g * xhat.
-void batch_norm_grad_means(const Device& device, std::int64_t c, const float* inv_std, const float* inverse_count, float* totals) {
-  Kokkos::parallel_for("batch_norm.grad_means", range(device, c), KOKKOS_LAMBDA(std::int64_t i) {
-    totals[i] *= *inverse_count;
-    totals[c + i] *= *inverse_count * inv_std[i];
-  });
-}
-
 namespace {
 
 template <class T, bool has_residual, bool has_relu>
@@ -94,15 +52,6 @@ void apply(const Forward& f, const BatchNormVectors& v) {
   const T* residual = has_residual ? f.in[1].as<T>() : nullptr;
   for_each_block("batch_norm.apply", f.device, cut_rows(f.out.shape, few_rows),
                  BatchNormApply<T, has_residual, has_relu>{f.in[0].as<T>(), residual, f.out.as<T>(), v, f.out.shape.c});
-}
-
-template <class T, Mask mask>
-void grad_sum(const Backward& b, const BatchNormVectors& v, const GradIn* residual, float* partial) {
-  const bool is_wanted = residual && residual->mode != GradMode::skip;
-  const Shape& x = b.in[0].shape;
-  for_each_block("batch_norm.grad_sum", b.device, cut_statistics(x),
-                 BatchNormGradSum<T, mask>{b.in[0].as<T>(), b.out.as<T>(), b.grad_out.as<T>(), is_wanted ? residual->tensor.as<T>() : nullptr,
-                                           is_wanted && residual->mode == GradMode::add, v, partial, x.c});
 }
 
 template <class T, Mask mask>
@@ -137,9 +86,9 @@ std::vector<BufferSpec> BatchNorm::buffers() const {
   return {{.name = "running_mean", .channels = channels_, .start = 0}, {.name = "running_var", .channels = channels_, .start = 1}};
 }
 
-Needs BatchNorm::needs(DType, Shapes in) const {
+Needs BatchNorm::needs(DType dtype, Shapes in) const {
   return {.keeps_input = true, .keeps_output = has_relu_ && has_residual_, .saved_bytes = Memory::saved_bytes(channels_),
-          .workspace_bytes = Memory::workspace_bytes(in[0]), .grad_over_grad = true};
+          .workspace_bytes = Memory::workspace_bytes(in[0], dtype), .grad_over_grad = true};
 }
 
 void BatchNorm::forward(const Forward& f) {
@@ -149,13 +98,14 @@ void BatchNorm::forward(const Forward& f) {
   if (!is_training || uses_running_) {
     batch_norm_running(f.device, channels_, options_.epsilon, running_mean, running_var, m.mean, m.inv_std);
   } else {
-    const RowCut cut = cut_statistics(f.in[0].shape);
-    dispatch(f.in[0].dtype, [&]<class T>(T) {
-      for_each_block("batch_norm.sum", f.device, cut, BatchNormSum<T>{f.in[0].as<T>(), running_mean, m.partial, channels_});
-    });
-    batch_norm_total(f.device, cut, m.partial, m.totals);
-    if (f.exchange) f.exchange->sum(f.device, totals_tensor(m, 2 * channels_ + count_parts));
-    batch_norm_finish(f.device, channels_, m.totals, options_, running_mean, running_var, m.mean, m.inv_std, m.inverse_count);
+    const ForwardEnd end{.is_local = !f.exchange, .c = channels_, .rows = f.in[0].shape.n * f.in[0].shape.h * f.in[0].shape.w,
+                         .momentum = options_.momentum, .epsilon = options_.epsilon, .totals = m.totals, .running_mean = running_mean,
+                         .running_var = running_var, .mean = m.mean, .inv_std = m.inv_std, .inverse_count = m.inverse_count};
+    batch_norm_sums(f.device, f.in[0], running_mean, m.partial, end);
+    if (f.exchange) {
+      f.exchange->sum(f.device, totals_tensor(m, 2 * channels_ + count_parts));
+      batch_norm_finish(f.device, end);
+    }
   }
   const BatchNormVectors v{m.mean, m.inv_std, f.weights[0].as<float>(), f.weights[1].as<float>()};
   dispatch(f.in[0].dtype, [&]<class T>(T) {
@@ -173,20 +123,18 @@ void BatchNorm::backward_input(const Backward& b) {
   const bool passes_on = b.grad_in[0].mode != GradMode::skip, needs_means = passes_on && !uses_running_;
 
   if (trains || needs_means || (residual && residual->mode != GradMode::skip)) {
-    dispatch(b.in[0].dtype, [&]<class T>(T) {
-      if (mask == Mask::none) grad_sum<T, Mask::none>(b, v, residual, m.partial);
-      else if (mask == Mask::output) grad_sum<T, Mask::output>(b, v, residual, m.partial);
-      else grad_sum<T, Mask::recompute>(b, v, residual, m.partial);
-    });
+    GradSumArguments sums{.x = b.in[0], .y = b.out, .grad_out = b.grad_out, .mask = mask, .residual = {}, .adds_residual = false, .vectors = v};
+    if (residual && residual->mode != GradMode::skip) sums.residual = residual->tensor, sums.adds_residual = residual->mode == GradMode::add;
+    const BackwardEnd end{.is_local = !b.exchange, .c = channels_, .inv_std = m.inv_std, .inverse_count = m.inverse_count,
+                          .grad_weight = b.grad_weights[0].as<float>(), .grad_bias = b.grad_weights[1].as<float>(), .adds = b.weight_mode == GradMode::add,
+                          .totals = m.totals};
+    batch_norm_grad_sums(b.device, sums, m.partial, end);
+    if (needs_means && b.exchange) {
+      b.exchange->sum(b.device, totals_tensor(m, 2 * channels_));
+      batch_norm_average(b.device, end);
+    }
   }
-  if (trains || needs_means) batch_norm_total(b.device, cut_statistics(b.in[0].shape), m.partial, m.totals);
-  if (trains)
-    batch_norm_grad_weights(b.device, channels_, m.totals, m.inv_std, b.grad_weights[0].as<float>(), b.grad_weights[1].as<float>(), b.weight_mode == GradMode::add);
   if (!passes_on) return;
-  if (needs_means) {
-    if (b.exchange) b.exchange->sum(b.device, totals_tensor(m, 2 * channels_));
-    batch_norm_grad_means(b.device, channels_, m.inv_std, m.inverse_count, m.totals);
-  }
   // The residual's gradient, when it was written and not added to, is grad_out under the mask: y need not be read again.
   const bool is_masked = residual && residual->mode == GradMode::write;
   const Tensor grad_out = is_masked ? residual->tensor : b.grad_out;

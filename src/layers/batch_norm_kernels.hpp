@@ -22,6 +22,68 @@ struct BatchNormVectors {
 inline constexpr int count_parts = 2;
 inline constexpr float count_base = 4096;
 
+/// What becomes of forward's two sums of one channel: this rank's totals, for an exchange, or statistics at once.
+struct ForwardEnd {
+  bool is_local = true;                  // no exchange: the sums are the group's
+  std::int64_t c = 0, rows = 0;
+  double momentum = 0, epsilon = 0;
+  float* totals = nullptr;               // [2c + count_parts]
+  float *running_mean = nullptr, *running_var = nullptr, *mean = nullptr, *inv_std = nullptr, *inverse_count = nullptr;
+
+  LOCKSTEP_FUNCTION void operator()(std::int64_t i, double sum, double squares) const {
+    if (is_local) return finish(i, static_cast<float>(sum), static_cast<float>(squares), static_cast<double>(rows));
+    totals[i] = static_cast<float>(sum);
+    totals[c + i] = static_cast<float>(squares);
+    if (i != 0) return;
+    const auto base = static_cast<std::int64_t>(count_base);
+    totals[2 * c] = static_cast<float>(rows % base);
+    totals[2 * c + 1] = static_cast<float>(rows / base);
+  }
+  /// From the group's totals.
+  LOCKSTEP_FUNCTION void finish_exchanged(std::int64_t i) const {
+    finish(i, totals[i], totals[c + i], static_cast<double>(totals[2 * c]) + static_cast<double>(count_base) * totals[2 * c + 1]);
+  }
+  /// Mean and 1 / std of channel i; advances the running statistics.  No values at all: nothing advances.
+  LOCKSTEP_FUNCTION void finish(std::int64_t i, float sum, float squares, double count) const {
+    double variance = running_var[i], center = running_mean[i];
+    if (count > 0) {
+      const double offset = sum / count;
+      center += offset;
+      variance = squares / count - offset * offset;
+      if (variance < 0) variance = 0;                                    // rounding; a NaN stays one
+      const double unbiased = count > 1 ? variance * (count / (count - 1)) : variance;
+      running_mean[i] = static_cast<float>((1 - momentum) * running_mean[i] + momentum * center);
+      running_var[i] = static_cast<float>((1 - momentum) * running_var[i] + momentum * unbiased);
+    }
+    mean[i] = static_cast<float>(center);
+    inv_std[i] = static_cast<float>(1 / Kokkos::sqrt(variance + epsilon));
+    if (i == 0) *inverse_count = count > 0 ? static_cast<float>(1 / count) : 0.f;
+  }
+};
+
+/// What becomes of backward's two sums of one channel, of g and of g * (x - mean): this rank's gradients of weight and bias, and in totals the
+/// group's means of g and of g * xhat, or for an exchange the sums.
+struct BackwardEnd {
+  bool is_local = true;
+  std::int64_t c = 0;
+  const float *inv_std = nullptr, *inverse_count = nullptr;
+  float *grad_weight = nullptr, *grad_bias = nullptr;   // null: not wanted
+  bool adds = false;                                    // to the gradients
+  float* totals = nullptr;                              // [2c]
+
+  LOCKSTEP_FUNCTION void operator()(std::int64_t i, double sum, double products) const {
+    const auto g = static_cast<float>(sum), gx = static_cast<float>(products);
+    if (grad_weight) grad_weight[i] = (adds ? grad_weight[i] : 0.f) + gx * inv_std[i];
+    if (grad_bias) grad_bias[i] = (adds ? grad_bias[i] : 0.f) + g;
+    totals[i] = g, totals[c + i] = gx;
+    if (is_local) average(i);
+  }
+  LOCKSTEP_FUNCTION void average(std::int64_t i) const {
+    totals[i] *= *inverse_count;
+    totals[c + i] *= *inverse_count * inv_std[i];
+  }
+};
+
 /// Chunks: 32 KiB of a 16-channel block's lines, at least 64 rows, so that partial sums are few beside x; at most 1024.
 inline constexpr std::int64_t least_rows = 64, most_chunks = 1024;
 inline std::int64_t statistics_rows(std::int64_t c) { return c < 128 ? 8192 / (c < 16 ? 16 : c) : least_rows; }
@@ -65,6 +127,7 @@ struct BlockVectors {
 /// partial [chunks, 2, c] = sums of x - center and of its square.
 template <class T>
 struct BatchNormSum {
+  using Element = T;
   const T* x;
   const float* center;
   float* partial;
@@ -91,6 +154,7 @@ struct BatchNormSum {
 /// y = (x - mean) * inv_std * weight + bias (+ residual) (relu).  A NaN stays one.
 template <class T, bool has_residual, bool has_relu>
 struct BatchNormApply {
+  using Element = T;
   const T *x, *residual;
   T* y;
   BatchNormVectors vectors;
@@ -123,6 +187,7 @@ LOCKSTEP_FUNCTION Lanes<width> masked(const T* grad_out, const T* y, const Lanes
 /// partial [chunks, 2, c] = sums of g and of g * (x - mean), where g is grad_out under the relu's mask; residual_grad = g or += g.
 template <class T, Mask mask>
 struct BatchNormGradSum {
+  using Element = T;
   const T *x, *y, *grad_out;
   T* residual_grad;                      // null: not wanted
   bool adds_residual;
@@ -155,6 +220,7 @@ struct BatchNormGradSum {
 /// grad_x = weight * inv_std * (g - mean_grad - xhat * mean_grad_xhat), or += that.  Means over the group; null: statistics are constants.
 template <class T, Mask mask>
 struct BatchNormGradApply {
+  using Element = T;
   const T *x, *y, *grad_out;
   T* grad_x;
   bool adds;

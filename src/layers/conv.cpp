@@ -24,8 +24,13 @@ class Conv final : public Layer {
     if (problem_.has_bias) return {weight_, bias_};
     return {weight_};
   }
-  void prepare(Device& device, const BackendConfig& config, DType dtype, Shapes in) override {
-    op_ = make_conv(device, config, problem_for(seen(in[0]), dtype));
+  std::int64_t input_channels(const ConvSetting& setting, DType dtype, Shapes in) const override {
+    return flattens_ ? in[0].c : best_input_channels(setting, problem_for(in[0], dtype));
+  }
+  void prepare(Device& device, const ConvSetting& setting, DType dtype, Shapes in) override {
+    problem_.allows_tf32 = setting.allows_tf32;
+    problem_.input_channels = seen(in[0]).c > problem_.c ? seen(in[0]).c : 0;
+    op_ = make_conv(device, setting, problem_for(seen(in[0]), dtype));
   }
   Needs needs(DType, Shapes) const override { return {.keeps_input = true, .workspace_bytes = op_->workspace_bytes()}; }
 

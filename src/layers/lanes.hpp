@@ -1,5 +1,5 @@
 // lanes: how a kernel walks over [rows, c].  A work item takes a few rows of neighbouring channels: sixteen on a CPU, where the compiler keeps
-// them in vector registers, one on a GPU, where neighbouring threads then read neighbouring channels.
+// them in vector registers; 16 bytes on a GPU, its widest access, and neighbouring threads take neighbouring ones.
 // In: a body with run<width>(first row, end row, chunk, first channel).  Out: one call for each piece, in parallel.
 #pragma once
 #include <cstring>
@@ -9,13 +9,15 @@
 
 namespace lockstep {
 
-inline constexpr int lane_width = runs_on_host ? 16 : 1;
+/// Channels of a work item on arrays of T.
+template <class T>
+inline constexpr int lane_width = runs_on_host ? 16 : 16 / static_cast<int>(sizeof(T));
 
 /// [rows, c] in chunks of rows and blocks of channels.  A pure function of the shape: sums taken chunk by chunk do not depend on threads.
 struct RowCut {
   std::int64_t rows = 0, c = 1, rows_each = 1;
   LOCKSTEP_FUNCTION std::int64_t chunks() const { return (rows + rows_each - 1) / rows_each; }
-  LOCKSTEP_FUNCTION std::int64_t blocks() const { return (c + lane_width - 1) / lane_width; }
+  LOCKSTEP_FUNCTION std::int64_t blocks(int width) const { return (c + width - 1) / width; }
 };
 inline RowCut cut_rows(const Shape& x, std::int64_t rows_each) { return {x.n * x.h * x.w, x.c, rows_each}; }
 
@@ -24,14 +26,17 @@ inline RowCut cut_rows(const Shape& x, std::int64_t rows_each) { return {x.n * x
 using FourLanes = float __attribute__((vector_size(16)));
 template <int width>
 struct Lanes {
-  static constexpr int each = 4, parts = width / each;
-  FourLanes v[parts];
+  static constexpr int each = runs_on_host && width > 1 ? 4 : 1, parts = width / each;
+  std::conditional_t<each == 4, FourLanes, float> v[parts];
 };
-template <>
-struct Lanes<1> {
-  static constexpr int each = 1, parts = 1;
-  float v[1];
+
+/// What a GPU reads and writes at once: 16 bytes, or all there is.
+template <int bytes>
+struct alignas(bytes) Packet {
+  std::uint32_t words[bytes / 4];
 };
+template <class T, int width>
+inline constexpr int packet_bytes = width * static_cast<int>(sizeof(T)) < 16 ? width * static_cast<int>(sizeof(T)) : 16;
 
 template <int width>
 LOCKSTEP_FUNCTION Lanes<width> zeros() {
@@ -42,6 +47,14 @@ LOCKSTEP_FUNCTION Lanes<width> load(const T* from) {
   Lanes<width> r;
   if constexpr (width == 1) {
     r.v[0] = static_cast<float>(from[0]);
+  } else if constexpr (!runs_on_host) {
+    using Piece = Packet<packet_bytes<T, width>>;
+    constexpr int pieces = width * static_cast<int>(sizeof(T)) / static_cast<int>(sizeof(Piece));
+    Piece raw[pieces];
+    T here[width];
+    for (int i = 0; i < pieces; ++i) raw[i] = reinterpret_cast<const Piece*>(from)[i];
+    memcpy(here, raw, sizeof raw);
+    for (int i = 0; i < width; ++i) r.v[i] = static_cast<float>(here[i]);
   } else if constexpr (std::is_same_v<T, float>) {
     memcpy(&r, from, sizeof r);
   } else {
@@ -53,6 +66,14 @@ template <int width, class T>
 LOCKSTEP_FUNCTION void store(T* to, const Lanes<width>& a) {
   if constexpr (width == 1) {
     to[0] = T(a.v[0]);
+  } else if constexpr (!runs_on_host) {
+    using Piece = Packet<packet_bytes<T, width>>;
+    constexpr int pieces = width * static_cast<int>(sizeof(T)) / static_cast<int>(sizeof(Piece));
+    Piece raw[pieces];
+    T here[width];
+    for (int i = 0; i < width; ++i) here[i] = T(a.v[i]);
+    memcpy(raw, here, sizeof raw);
+    for (int i = 0; i < pieces; ++i) reinterpret_cast<Piece*>(to)[i] = raw[i];
   } else if constexpr (std::is_same_v<T, float>) {
     memcpy(to, &a, sizeof a);
   } else {
@@ -127,17 +148,24 @@ LOCKSTEP_FUNCTION void prefetch_for_writing(const T* address) {
   if constexpr (runs_on_host) __builtin_prefetch(address, 1);
 }
 
-/// Full blocks run sixteen wide, the channels of a last partial block one by one.
+/// a / b; 64-bit division is slow on a GPU, and most ranges are short.
+LOCKSTEP_FUNCTION std::int64_t quotient(std::int64_t a, std::int64_t b) {
+  return a <= UINT32_MAX && b <= UINT32_MAX ? static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(b) : a / b;
+}
+
+/// Full blocks run lane_width wide, the channels of a last partial block one by one; on a GPU all of them where a row is no whole number of packets.
 template <class Body>
 void for_each_block(const char* label, const Device& device, const RowCut& cut, const Body& body) {
-  const std::int64_t blocks = cut.blocks();
+  constexpr int width = lane_width<typename Body::Element>;
+  const std::int64_t blocks = cut.blocks(width);
+  const bool is_wide = runs_on_host || cut.c % width == 0;
   Kokkos::parallel_for(label, range(device, cut.chunks() * blocks), KOKKOS_LAMBDA(std::int64_t item) {
-    const std::int64_t chunk = item / blocks, first = (item - chunk * blocks) * lane_width;
+    const std::int64_t chunk = quotient(item, blocks), first = (item - chunk * blocks) * width;
     const std::int64_t begin = chunk * cut.rows_each, end = begin + cut.rows_each < cut.rows ? begin + cut.rows_each : cut.rows;
-    if (first + lane_width <= cut.c) {
-      body.template run<lane_width>(begin, end, chunk, first);
+    if (is_wide && first + width <= cut.c) {
+      body.template run<width>(begin, end, chunk, first);
     } else {
-      for (std::int64_t channel = first; channel < cut.c; ++channel) body.template run<1>(begin, end, chunk, channel);
+      for (std::int64_t channel = first; channel < cut.c && channel < first + width; ++channel) body.template run<1>(begin, end, chunk, channel);
     }
   });
 }

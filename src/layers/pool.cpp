@@ -73,6 +73,7 @@ struct Largest {
 /// y = largest of each window; argmax u8 (null: not wanted) = its place r * kernel + s.
 template <class T>
 struct MaxPoolForward {
+  using Element = T;
   const T* x;
   T* y;
   std::uint8_t* argmax;
@@ -101,6 +102,7 @@ struct MaxPoolForward {
 /// grad_x = or += the sum of grad_y over the windows whose largest this pixel was.
 template <class T>
 struct MaxPoolBackward {
+  using Element = T;
   const T* grad_y;
   const std::uint8_t* argmax;
   T* grad_x;
@@ -131,6 +133,7 @@ struct MaxPoolBackward {
 /// y = mean of each bin.
 template <class T>
 struct AveragePoolForward {
+  using Element = T;
   const T* x;
   T* y;
   Windows g;
@@ -151,6 +154,7 @@ struct AveragePoolForward {
 /// grad_x = or += the sum over the bins that hold the pixel of grad_y / area.
 template <class T>
 struct AveragePoolBackward {
+  using Element = T;
   const T* grad_y;
   T* grad_x;
   bool adds;

@@ -82,7 +82,7 @@ void sum_squares(Device& device, const float* grad, const std::uint8_t* blocks, 
 KOKKOS_INLINE_FUNCTION void decide_step(Control& control, StepState& step, double squares, float nonfinite_losses, const float* rates, const Rules& rules) {
   OptimizerStatus& status = control.status;
   control.is_kept = 0;
-  if (status.diverged_step >= 0) return;
+  if (status.diverged_step >= 0 || step.is_rehearsal) return;
   const double unscale = 1.0 / static_cast<double>(step.loss_scale), norm = Kokkos::sqrt(squares) * unscale;
   status.grad_norm = static_cast<float>(norm);
   if (!Kokkos::isfinite(squares) || !(nonfinite_losses == 0)) {
@@ -126,54 +126,76 @@ void decide(Device& device, Control* control, StepState* step, const double* sha
 }
 
 /// torch.optim.SGD.  The first step's `buffer = gradient` is momentum x 0 + gradient here.
-template <class T, bool has_momentum>
+template <bool has_momentum>
 struct Sgd {
-  float* weight;
-  T* copy;
-  const float* grad;
-  float* buffer;
+  static constexpr int moments = has_momentum ? 1 : 0;
   float momentum, weight_decay;
   bool nesterov;
-  KOKKOS_INLINE_FUNCTION void operator()(std::int64_t i, std::uint8_t flags, const Factors& f) const {
-    float g = grad[i] * f.gradient + (flags & is_decayed ? weight_decay : 0.f) * weight[i];
+  KOKKOS_INLINE_FUNCTION float operator()(float weight, float grad, float* moment, std::uint8_t flags, const Factors& f) const {
+    float g = grad * f.gradient + (flags & is_decayed ? weight_decay : 0.f) * weight;
     if constexpr (has_momentum) {
-      const float b = buffer[i] = momentum * buffer[i] + g;
+      const float b = moment[0] = momentum * moment[0] + g;
       g = nesterov ? g + momentum * b : b;
     }
-    const float w = weight[i] -= f.rate * g;
-    if constexpr (sizeof(T) == 2)
-      if (flags & is_copied) copy[i] = T(w);
+    return weight - f.rate * g;
   }
 };
 
 /// torch.optim.AdamW (Loshchilov and Hutter 2019, alg. 2), no amsgrad.
-template <class T>
 struct AdamW {
-  float* weight;
-  T* copy;
-  const float* grad;
-  float *mean, *square;
+  static constexpr int moments = 2;
   float beta1, rest1, beta2, rest2, epsilon;   // rest = 1 - beta, rounded once
-  KOKKOS_INLINE_FUNCTION void operator()(std::int64_t i, std::uint8_t flags, const Factors& f) const {
-    const float g = grad[i] * f.gradient;
-    const float m = mean[i] = beta1 * mean[i] + rest1 * g;
-    const float v = square[i] = beta2 * square[i] + rest2 * g * g;
-    const float kept = weight[i] * (flags & is_decayed ? f.decay : 1.f);
-    const float w = weight[i] = kept - f.step_size * (m / (Kokkos::sqrt(v) / f.root_correction + epsilon));
-    if constexpr (sizeof(T) == 2)
-      if (flags & is_copied) copy[i] = T(w);
+  KOKKOS_INLINE_FUNCTION float operator()(float weight, float grad, float* moment, std::uint8_t flags, const Factors& f) const {
+    const float g = grad * f.gradient;
+    const float m = moment[0] = beta1 * moment[0] + rest1 * g;
+    const float v = moment[1] = beta2 * moment[1] + rest2 * g * g;
+    const float kept = weight * (flags & is_decayed ? f.decay : 1.f);
+    return kept - f.step_size * (m / (Kokkos::sqrt(v) / f.root_correction + epsilon));
   }
 };
 
-/// rule(i, flags, factors) for each element of each trained slice, if the step is kept.  A CPU work item is a block, a GPU's one element.
-template <class Rule>
-void update(Device& device, const Control* control, const std::uint8_t* blocks, std::int64_t elements, Rule rule) {
-  constexpr std::int64_t count = runs_on_host ? block_size : 1;
+/// The arrays of an update, all [elements].
+template <class T>
+struct UpdateArrays {
+  float* weight;
+  T* copy;                               // 16-bit compute copy; read by no one where T is float
+  const float* grad;
+  float* moments[2];
+};
+
+/// What a GPU's thread reads and writes at once.
+template <class T>
+struct alignas(4 * sizeof(T)) Four {
+  T v[4];
+};
+
+/// weight = rule(weight, grad, moments) for each element of each trained slice, if the step is kept.  A CPU work item is a block, a GPU's four elements.
+template <class T, class Rule>
+void update(Device& device, const Control* control, const std::uint8_t* blocks, std::int64_t elements, const UpdateArrays<T>& arrays, Rule rule) {
+  constexpr std::int64_t count = runs_on_host ? block_size : 4;
   Kokkos::parallel_for("optimizer.update", range(device, elements / count), KOKKOS_LAMBDA(std::int64_t item) {
     const std::uint8_t flags = blocks[item * count / block_size];
     if (!control->is_kept || !(flags & is_trained)) return;
     const Factors factors = control->factors;
-    for (std::int64_t i = item * count; i < (item + 1) * count; ++i) rule(i, flags, factors);
+    for (std::int64_t i = item * count; i < (item + 1) * count; i += 4) {
+      const auto at = [&](float* array) -> Four<float>& { return *reinterpret_cast<Four<float>*>(array + i); };
+      const Four<float> grad = *reinterpret_cast<const Four<float>*>(arrays.grad + i);
+      Four<float> weight = at(arrays.weight), moment[2] = {};
+      for (int m = 0; m < Rule::moments; ++m) moment[m] = at(arrays.moments[m]);
+      for (int k = 0; k < 4; ++k) {
+        float here[2] = {moment[0].v[k], moment[1].v[k]};
+        weight.v[k] = rule(weight.v[k], grad.v[k], here, flags, factors);
+        moment[0].v[k] = here[0], moment[1].v[k] = here[1];
+      }
+      at(arrays.weight) = weight;
+      for (int m = 0; m < Rule::moments; ++m) at(arrays.moments[m]) = moment[m];
+      if constexpr (sizeof(T) == 2) {
+        if (!(flags & is_copied)) continue;
+        Four<T> copy;
+        for (int k = 0; k < 4; ++k) copy.v[k] = T(weight.v[k]);
+        *reinterpret_cast<Four<T>*>(arrays.copy + i) = copy;
+      }
+    }
   });
 }
 
@@ -265,17 +287,15 @@ template <class T>
 void Optimizer::State::enqueue_rule(Device& device) const {
   const ParameterMemory& memory = parameters.memory();
   const auto number = [](double value) { return static_cast<float>(value); };
-  const auto run = [&](auto rule) { update(device, device_control(), static_cast<const std::uint8_t*>(blocks.data()), parameters.elements(), rule); };
-  float* weight = memory.master.as<float>();
-  const float* grad = memory.grad.as<float>();
-  T* copy = memory.compute.as<T>();
+  UpdateArrays<T> arrays{memory.master.as<float>(), memory.compute.as<T>(), memory.grad.as<float>(), {}};
+  for (std::size_t i = 0; i < moments.size(); ++i) arrays.moments[i] = moment(i);
+  const auto run = [&](auto rule) { update(device, device_control(), static_cast<const std::uint8_t*>(blocks.data()), parameters.elements(), arrays, rule); };
   if (config.kind == "adamw")
-    run(AdamW<T>{weight, copy, grad, moment(0), moment(1), number(config.beta1), number(1 - config.beta1), number(config.beta2), number(1 - config.beta2),
-                 number(config.epsilon)});
+    run(AdamW{number(config.beta1), number(1 - config.beta1), number(config.beta2), number(1 - config.beta2), number(config.epsilon)});
   else if (config.momentum > 0)
-    run(Sgd<T, true>{weight, copy, grad, moment(0), number(config.momentum), number(config.weight_decay), config.nesterov});
+    run(Sgd<true>{number(config.momentum), number(config.weight_decay), config.nesterov});
   else
-    run(Sgd<T, false>{weight, copy, grad, nullptr, 0.f, number(config.weight_decay), false});
+    run(Sgd<false>{0.f, number(config.weight_decay), false});
 }
 
 void Optimizer::enqueue_update(Device& device, StepState* step, const float* nonfinite_losses) {

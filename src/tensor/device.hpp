@@ -6,6 +6,8 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace lockstep {
 
@@ -56,6 +58,7 @@ class Device {
   Device& operator=(const Device&) = delete;
 
   bool is_host() const;
+  bool is_plan_only() const { return plans_only_; }
   std::string name() const;
   int concurrency() const;                                  // CPU threads, or multiprocessors
   std::size_t memory_bytes() const;                         // in all; 0 where unknown
@@ -91,6 +94,21 @@ class Flight {
   explicit Flight(Device& device);
   ~Flight();
   void limit(int steps);  // call once a step, after enqueueing it
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// How long what is queued on the compute stream takes, piece by piece.
+class Timeline {
+ public:
+  explicit Timeline(Device& device);
+  ~Timeline();
+  /// What was queued since the mark before (or since construction) is called `label`.
+  void mark(const std::string& label);
+  /// Milliseconds of each piece, in order; waits.
+  std::vector<std::pair<std::string, double>> milliseconds();
 
  private:
   struct State;

@@ -235,6 +235,34 @@ void Flight::limit(int steps) {
   }
 }
 
+struct Timeline::State {
+  Device& device;
+  std::vector<std::string> labels;
+  std::vector<Event> events;             // one more than labels
+  void record() {
+    cudaEvent_t event = nullptr;
+    check(cudaEventCreate(&event));
+    events.emplace_back(event);
+    check(cudaEventRecord(event, static_cast<cudaStream_t>(device.native_stream(StreamId::compute))));
+  }
+};
+Timeline::Timeline(Device& device) : state_(new State{device, {}, {}}) { state_->record(); }
+Timeline::~Timeline() = default;
+void Timeline::mark(const std::string& label) {
+  state_->record();
+  state_->labels.push_back(label);
+}
+std::vector<std::pair<std::string, double>> Timeline::milliseconds() {
+  state_->device.wait();
+  std::vector<std::pair<std::string, double>> pieces;
+  for (std::size_t i = 0; i < state_->labels.size(); ++i) {
+    float took = 0;
+    check(cudaEventElapsedTime(&took, state_->events[i].get(), state_->events[i + 1].get()));
+    pieces.emplace_back(state_->labels[i], took);
+  }
+  return pieces;
+}
+
 ProfileRange::ProfileRange(const char* name) { nvtxRangePushA(name); }
 ProfileRange::~ProfileRange() { nvtxRangePop(); }
 

@@ -96,6 +96,19 @@ Flight::Flight(Device&) {}
 Flight::~Flight() = default;
 void Flight::limit(int) {}
 
+struct Timeline::State {
+  std::vector<std::pair<std::string, double>> pieces;
+  double last = stopwatch_seconds();
+};
+Timeline::Timeline(Device&) : state_(new State) {}
+Timeline::~Timeline() = default;
+void Timeline::mark(const std::string& label) {
+  const double now = stopwatch_seconds();
+  state_->pieces.emplace_back(label, 1e3 * (now - state_->last));
+  state_->last = now;
+}
+std::vector<std::pair<std::string, double>> Timeline::milliseconds() { return state_->pieces; }
+
 ProfileRange::ProfileRange(const char*) {}
 ProfileRange::~ProfileRange() = default;
 

@@ -42,7 +42,7 @@ std::optional<Evaluation> Evaluator::run(const std::function<bool()>& is_stoppin
     if (is_stopping()) return std::nullopt;
     if (slot->count > 0) {
       feed.publish({.local_count = static_cast<std::int32_t>(slot->count)}, executor.step_state());
-      augment_.enqueue(device_, slot->pixels, slot->cuts, slot->count, executor.input(), executor.labels(), {});
+      augment_.enqueue(device_, slot->pixels, slot->cuts, slot->count, executor.input(), executor.labels(), {.channels = executor.input().shape.c});
       executor.enqueue_evaluation(slot->count);
       predictions.resize(static_cast<std::size_t>(slot->count));
       device_.copy_to_host(predictions.data(), executor.predictions(), predictions.size() * sizeof(std::int32_t));

@@ -4,6 +4,7 @@
 
 #include "layers/fusion.hpp"
 #include "models/models.hpp"
+#include "train/plan_cache.hpp"
 
 namespace lockstep {
 namespace {
@@ -62,9 +63,29 @@ Network::Network(Device& device, Communicator& comm, const Config& config, const
   freeze(graph_, *parameters_, config.freeze);
   if (config.model.sync_bn && comm.size() > 1 && widest_buffer(graph_) > 0)
     exchange_ = make_exchange(device, comm.split(static_cast<int>(config.model.sync_bn_group)), 2 * widest_buffer(graph_) + 8);
-  executor_ = std::make_unique<Executor>(graph_, *parameters_,
-                                         Executor::Context{device, config.backends, comm, exchange_.get(), dtype_of(config.precision),
-                                                           static_cast<std::int64_t>(config.comm.bucket_mib * (1 << 20))});
+  make_executor(config);
+}
+
+/// Rank 0 times what its cache does not hold, and all ranks take its choice.
+void Network::make_executor(const Config& config) {
+  ConvChoices choices;
+  const bool is_timed = !device_.is_host() && !device_.is_plan_only();
+  const auto make = [&] {
+    const ConvSetting convolutions{.config = config.backends, .allows_tf32 = config.precision == "tf32", .choices = is_timed ? &choices : nullptr};
+    executor_ = std::make_unique<Executor>(graph_, *parameters_,
+                                           Executor::Context{device_, convolutions, comm_, exchange_.get(), dtype_of(config.precision),
+                                                             static_cast<std::int64_t>(config.comm.bucket_mib * (1 << 20))});
+  };
+  if (!is_timed) return make();
+  if (comm_.rank() == 0) {
+    choices = read_choices(config.run);
+    make();
+    keep_choices(config.run, choices);
+  }
+  const std::string chosen = comm_.broadcast(choices.text(), 0);
+  if (comm_.rank() == 0) return;
+  choices.read(chosen);
+  make();
 }
 Network::~Network() = default;
 

@@ -35,6 +35,8 @@ class Network {
   Executor& executor() { return *executor_; }
 
  private:
+  void make_executor(const Config& config);
+
   Device& device_;
   Communicator& comm_;
   Graph graph_;

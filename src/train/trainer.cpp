@@ -84,6 +84,8 @@ int Trainer::run() {
   }
   loader_ = std::make_unique<Loader>(device_, *setting_.train, augment_, training_work(sampler_, run_.step, comm_.rank(), comm_.size(), plan_.config.data.micro_batches),
                                      plan_.config.data.readers, plan_.config.data.slots, plan_.largest_part, [this] { progress_.tick(); });
+  progress_.phase = Phase::warm_up;
+  rehearse();
   times_.run_start = times_.record_start = times_.checkpoint = stopwatch_seconds();
   times_.step_at_record = run_.step;
   bool is_first = true;
@@ -109,12 +111,10 @@ int Trainer::run() {
 void Trainer::step() {
   const ProfileRange range("train.step");
   for (std::int64_t part = 0; part < plan_.config.data.micro_batches; ++part) {
-    slot_ = loader_->next();
-    inputs_.publish({.seed = plan_.config.run.seed, .step = run_.step, .part = part, .first_sample = slot_->first_position,
-                     .inverse_global_count = 1.0f / static_cast<float>(slot_->global_count), .plateau_factor = run_.plateau.factor,
-                     .local_count = static_cast<std::int32_t>(slot_->count)}, network_.executor().step_state());
-    times_.images += part == 0 ? slot_->global_count : 0;
-    recording(*slot_, part + 1 == plan_.config.data.micro_batches).run();
+    const Slot& slot = *loader_->next();
+    publish(slot, false);
+    times_.images += part == 0 ? slot.global_count : 0;
+    recordings_.empty() ? enqueue(slot) : recordings_.at(key_of(slot))->run();
   }
   flight_.limit(2);
   run_.step += 1;
@@ -123,21 +123,47 @@ void Trainer::step() {
   progress_.tick();
 }
 
+/// Makes every recording that the run needs, of steps on blank images that change nothing.  Collective.
+void Trainer::rehearse() {
+  const std::vector<Slot> blanks = loader_->blanks();
+  if (blanks.empty() || !plan_.config.device.record || !network_.is_recordable()) return;
+  const std::int64_t parts = plan_.config.data.micro_batches;
+  for (const std::int64_t global_count : {sampler_.global_count(0), sampler_.global_count(sampler_.steps_per_epoch() - 1)})
+    for (std::int64_t part = 0; part < parts; ++part)
+      for (Slot slot : blanks) {
+        const Part of_rank = part_of(global_count, comm_.rank(), comm_.size());
+        slot.global_count = global_count, slot.part = part, slot.count = part_of(of_rank.size(), part, parts).size();
+        std::unique_ptr<Replay>& recording = recordings_[key_of(slot)];
+        if (recording) continue;
+        publish(slot, true);
+        recording = device_.record([this, slot] { enqueue(slot); }, true);
+        progress_.tick();
+      }
+  device_.zero(network_.executor().metrics(), sizeof(MetricSums));
+}
+
+Trainer::RecordingKey Trainer::key_of(const Slot& slot) const {
+  RecordingKey key{.counts = {}, .is_first = slot.part == 0, .is_last = slot.part + 1 == plan_.config.data.micro_batches, .pixels = slot.pixels};
+  for (int rank = 0; rank < comm_.size(); ++rank)
+    key.counts.push_back(part_of(part_of(slot.global_count, rank, comm_.size()).size(), slot.part, plan_.config.data.micro_batches).size());
+  return key;
+}
+
+void Trainer::publish(const Slot& slot, bool is_rehearsal) {
+  inputs_.publish({.seed = plan_.config.run.seed, .step = run_.step, .part = slot.part, .first_sample = slot.first_position,
+                   .inverse_global_count = 1.0f / static_cast<float>(slot.global_count), .plateau_factor = run_.plateau.factor,
+                   .local_count = static_cast<std::int32_t>(slot.count), .is_rehearsal = is_rehearsal}, network_.executor().step_state());
+}
+
 /// Augment, forward, backward, all-reduce and, after the last micro-batch, the update.
-void Trainer::enqueue(const Slot& slot, bool is_last) {
+void Trainer::enqueue(const Slot& slot) {
   Executor& executor = network_.executor();
-  if (slot.count > 0) augment_.enqueue(device_, slot.pixels, slot.cuts, slot.count, executor.input(), executor.labels(), {});
+  const bool is_last = slot.part + 1 == plan_.config.data.micro_batches;
+  if (slot.count > 0) augment_.enqueue(device_, slot.pixels, slot.cuts, slot.count, executor.input(), executor.labels(), {.channels = executor.input().shape.c});
   executor.enqueue_training(slot.count, slot.part == 0, is_last);
   if (!is_last) return;
   const ParameterMemory& memory = network_.parameters().memory();
   optimizer_.enqueue_update(device_, executor.step_state(), memory.grad.as<float>() + network_.parameters().elements());
-}
-
-Replay& Trainer::recording(const Slot& slot, bool is_last) {
-  std::unique_ptr<Replay>& replay = recordings_[{slot.count, slot.part == 0, is_last}];
-  // A slot's address changes from step to step: a device that replays addresses runs the step eagerly.
-  if (!replay) replay = device_.record([this, is_last] { enqueue(*slot_, is_last); }, device_.is_host());
-  return *replay;
 }
 
 Wish Trainer::wish() const {

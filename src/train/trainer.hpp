@@ -4,7 +4,7 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <tuple>
+#include <compare>
 #include <vector>
 
 #include "comm/communicator.hpp"
@@ -46,12 +46,22 @@ class Trainer {
     std::int64_t images = 0, images_at_record = 0, step_at_record = 0;
   };
 
+  /// What a recording is made for.  By the counts of all ranks, not only this one's: every rank then makes its recordings at the same time,
+  /// and their sums over ranks meet.
+  struct RecordingKey {
+    std::vector<std::int64_t> counts;    // images of this micro-batch, by rank
+    bool is_first = false, is_last = false;
+    const std::uint8_t* pixels = nullptr;
+    auto operator<=>(const RecordingKey&) const = default;
+  };
   struct NotTraining;
 
   void restore();
   void step();
-  Replay& recording(const Slot& slot, bool is_last);
-  void enqueue(const Slot& slot, bool is_last);
+  void rehearse();
+  RecordingKey key_of(const Slot& slot) const;
+  void publish(const Slot& slot, bool is_rehearsal);
+  void enqueue(const Slot& slot);
   Wish wish() const;
   bool is_evaluation_due() const;
   bool is_checkpoint_due() const;
@@ -83,8 +93,7 @@ class Trainer {
   std::unique_ptr<Loader> loader_;
   std::unique_ptr<CheckpointWriter> writer_;             // rank 0
   std::vector<std::unique_ptr<Sink>> sinks_;             // rank 0, beside the console
-  std::map<std::tuple<std::int64_t, bool, bool>, std::unique_ptr<Replay>> recordings_;  // by (images, first part, last part)
-  const Slot* slot_ = nullptr;           // of the micro-batch that is being enqueued
+  std::map<RecordingKey, std::unique_ptr<Replay>> recordings_;   // empty: steps are enqueued one by one
   RunProgress run_;
   std::int64_t first_step_ = 0;          // where this process went on
   std::int64_t saved_step_ = -1;

@@ -68,7 +68,7 @@ TEST(ConvSpeed, DISABLED_Table) {
   if (wanted) config.conv = wanted;
   std::printf("%s; GFLOP/s (milliseconds)\n%-20s %18s %18s %18s %18s\n", device.name().c_str(), "", "forward", "grad input", "grad input, added", "grad weight");
   for (const auto& [name, p] : timed) {
-    const auto op = make_conv(device, config, p);
+    const auto op = make_conv(device, {.config = config}, p);
     const ConvInputs in = random_inputs(p, 1);
     const TestTensor weight(device, p.weight(), p.dtype, in.weight), bias(device, vector_shape(p.k), DType::f32, in.bias);
     const auto zeros = [&](const Shape& shape, DType dtype) { return TestTensor(device, shape, dtype, Numbers(static_cast<std::size_t>(shape.size()))); };

@@ -112,7 +112,7 @@ TEST(BatchNorm, SixteenBitActivationsKeepFloatStatistics) {
       EXPECT_LE(distance(y32, y), rounding(dtype));
       EXPECT_LE(distance(dx32, dx), 3 * rounding(dtype));   // the two gradients are rounded, then their sum
       EXPECT_LE(distance(dw32, dw), 2 * rounding(dtype));   // y > 0 may round to y = 0
-      EXPECT_EQ(var32, var);
+      EXPECT_LE(distance(var32, var), 16 * rounding(DType::f32));   // the same numbers; a GPU cuts rows of another element type otherwise
     }
 }
 

@@ -30,11 +30,10 @@ class LayersRun {
       buffers_.push_back(make(vector_shape(spec.channels), DType::f32));
       put(buffers_.back(), std::vector<float>(static_cast<std::size_t>(spec.channels), spec.start));
     }
-    const BackendConfig backends;
     for (Node& node : graph.nodes()) {
       std::vector<Shape> shapes;
       for (const int in : node.in) shapes.push_back(graph.shape(in));
-      node.layer->prepare(device, backends, options.dtype, shapes);
+      node.layer->prepare(device, {}, options.dtype, shapes);
       needs_.push_back(node.layer->needs(options.dtype, shapes));
       const auto bytes = [](std::size_t n) { return vector_shape(static_cast<std::int64_t>(n)); };
       saved_.push_back(make(bytes(needs_.back().saved_bytes), DType::u8));

@@ -1,6 +1,8 @@
 // `lockstep bench INPUT.toml`: the rate of a training step on synthetic images, or (bench.io=true) of reading shards alone.
 #include <algorithm>
+#include <cstdio>
 #include <iostream>
+#include <map>
 
 #include "base/random.hpp"
 #include "data/loader.hpp"
@@ -59,6 +61,40 @@ void fill(Device& device, const Executor& executor, std::int64_t classes) {
   device.wait();
 }
 
+struct Share {
+  double milliseconds = 0;
+  std::int64_t calls = 0;
+};
+
+void print_shares(const std::map<std::string, Share>& shares, double all, std::size_t lines) {
+  std::vector<std::pair<std::string, Share>> order(shares.begin(), shares.end());
+  std::ranges::stable_sort(order, [](const auto& a, const auto& b) { return a.second.milliseconds > b.second.milliseconds; });
+  for (std::size_t i = 0; i < std::min(lines, order.size()); ++i) {
+    char line[64];
+    std::snprintf(line, sizeof line, "%9.3f ms %5.1f %% %5lld calls  ", order[i].second.milliseconds, 100 * order[i].second.milliseconds / all,
+                  static_cast<long long>(order[i].second.calls));
+    std::cout << line << order[i].first << "\n";
+  }
+}
+
+/// A step's time by kind of layer and direction, and its longest layers: the mean of a few steps.
+void print_profile(const std::vector<std::pair<std::string, double>>& pieces, std::int64_t steps) {
+  std::map<std::string, Share> kinds, layers;
+  double all = 0;
+  for (const auto& [label, milliseconds] : pieces) {
+    const double share = milliseconds / static_cast<double>(steps);
+    const std::size_t end = label.find(' ', label.find(' ') + 1);
+    for (Share* of : {&kinds[label.substr(0, end)], &layers[label]}) of->milliseconds += share, of->calls += 1;
+    all += share;
+  }
+  for (auto* shares : {&kinds, &layers})
+    for (auto& [name, share] : *shares) share.calls /= steps;
+  std::cout << "where " << all << " ms of a step go, layer by layer without a recording\n";
+  print_shares(kinds, all, kinds.size());
+  std::cout << "the longest\n";
+  print_shares(layers, all, 24);
+}
+
 }  // namespace
 
 int run_bench(const Invocation& invocation, Communicator& comm, Device& device) {
@@ -93,6 +129,17 @@ int run_bench(const Invocation& invocation, Communicator& comm, Device& device) 
   device.wait();
   comm.barrier();
   const double seconds = stopwatch_seconds() - start;
+  if (config.bench.profile) {
+    constexpr std::int64_t steps = 5;
+    Timeline timeline(device);
+    for (std::int64_t step = 0; step < steps; ++step) {
+      executor.enqueue_training(batch, true, true, &timeline);
+      optimizer.enqueue_update(device, executor.step_state(), network.parameters().memory().grad.as<float>() + network.parameters().elements());
+      timeline.mark("optimizer update ");
+    }
+    const auto pieces = timeline.milliseconds();
+    if (comm.rank() == 0) print_profile(pieces, steps);
+  }
   print_rate(comm, config.bench.steps * config.data.global_batch, seconds,
              text_of(config.model.name, ", ", size, " x ", size, ", batch ", config.data.global_batch, ", ", config.precision, ", ", counted(comm.size(), "rank"), ", ", device.name(), ": ",
                      1e3 * seconds / static_cast<double>(config.bench.steps), " ms a step, ", device.allocated_bytes() >> 20, " MiB"));

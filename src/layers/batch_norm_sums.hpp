@@ -1,0 +1,25 @@
+// batch_norm_sums: the two sums a channel over all rows that each direction of batch norm needs.
+// In: arrays [rows, c].  Out: both sums of each channel, handed to what makes statistics or gradients of them.  batch_norm_sums_host.cpp: Kokkos; batch_norm_sums_cuda.cpp: shared memory.
+// An order of summation that only the shape decides: equal bits for equal inputs.
+#pragma once
+#include "layers/batch_norm_kernels.hpp"
+
+namespace lockstep {
+
+/// f32 elements of scratch for images of this shape, and for every smaller batch.
+std::int64_t batch_norm_partials(const Shape& x, DType dtype);
+
+/// end(channel, sum of x - center, sum of its square) for each channel.
+void batch_norm_sums(const Device& device, Tensor x, const float* center, float* partial, const ForwardEnd& end);
+
+/// What backward sums: g and g * (x - mean), where g is grad_out under the relu's mask.  residual = g or += g on the way.
+struct GradSumArguments {
+  Tensor x, y, grad_out;                 // y: for Mask::output
+  Mask mask = Mask::none;
+  Tensor residual;                       // empty: not wanted
+  bool adds_residual = false;
+  BatchNormVectors vectors{};
+};
+void batch_norm_grad_sums(const Device& device, const GradSumArguments& a, float* partial, const BackwardEnd& end);
+
+}  // namespace lockstep
