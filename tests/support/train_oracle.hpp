@@ -24,7 +24,6 @@ struct TorchCase {
   OptimizerConfig optimizer = {};
   double label_smoothing = 0;
   std::int64_t batch = 2, size = 32, steps = 50;
-  std::int64_t check_every = 1;          // steps between two that we make too
   std::int64_t f32_every = 1;            // steps between two for which PyTorch's own f32 error is measured; 0: none
 };
 
@@ -34,7 +33,7 @@ inline void PrintTo(const TorchCase& c, std::ostream* out) { *out << c.name; }
 inline std::string request_of(const TorchCase& c, const std::string& task, bool is_teacher) {
   const auto word = [](bool yes) { return yes ? "true" : "false"; };
   return text_of("{\"task\": \"", task, "\", \"seed\": 5, \"name\": \"", c.model.name, "\", \"classes\": ", c.model.classes, ", \"stem\": \"", c.model.stem,
-                 "\", \"batch\": ", c.batch, ", \"size\": ", c.size, ", \"steps\": ", c.steps, ", \"check_every\": ", c.check_every, ", \"f32_every\": ", c.f32_every, ", \"is_teacher\": ",
+                 "\", \"batch\": ", c.batch, ", \"size\": ", c.size, ", \"steps\": ", c.steps, ", \"f32_every\": ", c.f32_every, ", \"is_teacher\": ",
                  word(is_teacher), ", \"kind\": \"", c.optimizer.kind, "\", \"rate\": ", c.optimizer.learning_rate, ", \"momentum\": ", c.optimizer.momentum,
                  ", \"weight_decay\": ", c.optimizer.weight_decay, ", \"decay_all\": ", word(c.optimizer.decay_norm_and_bias), ", \"smoothing\": ",
                  c.label_smoothing, "}");

@@ -153,29 +153,22 @@ def f32_step(request, model, truth, memory_format):
 
 
 def steps(request):
-    """parameters, buffers; then for each checked step: weights, moments, buffers before it unless the step before was checked too; images,
-    labels, loss, gradients; weights, moments, buffers after it; the number of f32 steps taken from the same state (i32), and for each of them
+    """parameters, buffers; then for each step: images, labels, loss, gradients; weights, moments, buffers after it; the number of f32 steps taken from the same state (i32), and for each of them
     (f64) its loss and the L2 distance of each of those tensors from the truth.
-    is_teacher: every step starts from f32 values; else the truth runs freely, in f64.  check_every: steps between two checked ones.
+    is_teacher: every step starts from f32 values; else the truth runs freely, in f64.
     f32_every: steps between two with f32 steps beside them; 0: none."""
     truth, generator = Truth(request), torch.Generator().manual_seed(request["seed"])
     f32_model = copy.deepcopy(truth.model).float() if request["f32_every"] else None
     put(torch.float32, *truth.parameters, *buffers_of(truth.model))
     for step in range(request["steps"]):
         truth.batch = images, labels = batch_of(request, generator)
-        is_checked = step % request["check_every"] == 0
-        if is_checked:
-            if step > 0 and request["check_every"] > 1:
-                put(torch.float32, *truth.state())
-            put(torch.float32, images.permute(0, 2, 3, 1))
-            put(torch.int32, labels)
-            OUT.flush()
-        is_measured = is_checked and request["f32_every"] and step % request["f32_every"] == 0
+        put(torch.float32, images.permute(0, 2, 3, 1))
+        put(torch.int32, labels)
+        OUT.flush()
+        is_measured = request["f32_every"] and step % request["f32_every"] == 0
         rounded = [f32_step(request, f32_model, truth, layout) for layout in (torch.contiguous_format, torch.channels_last) if is_measured]
         loss = F.cross_entropy(truth.model.train()(images), labels, label_smoothing=request["smoothing"])
         truth.step(loss, request["is_teacher"])
-        if not is_checked:
-            continue
         put(torch.float64, loss)
         distances = [[] for _ in rounded]
         for index, true in enumerate(itertools.chain((p.grad.float() for p in truth.parameters), truth.state())):
