@@ -50,24 +50,31 @@ std::span<const ConvBackend> conv_backends() {
   return backends;
 }
 
-std::int64_t best_input_channels(const ConvSetting& setting, const ConvProblem& problem) {
+namespace {
+
+/// The library that setting asks for, or the first that can; null where it cannot, or where there is none of that name.
+const ConvBackend* find_backend(const ConvSetting& setting, const ConvProblem& problem) {
   for (const ConvBackend& backend : conv_backends())
-    if ((setting.config.conv == "auto" || setting.config.conv == backend.name) && backend.supports(problem)) return backend.input_channels(problem);
-  return problem.c;
+    if ((setting.config.conv == "auto" || setting.config.conv == backend.name) && backend.supports(problem)) return &backend;
+  return nullptr;
+}
+
+}  // namespace
+
+std::int64_t best_input_channels(const ConvSetting& setting, const ConvProblem& problem) {
+  const ConvBackend* backend = find_backend(setting, problem);
+  return backend ? backend->input_channels(problem) : problem.c;
 }
 
 std::unique_ptr<ConvOp> make_conv(Device& device, const ConvSetting& setting, const ConvProblem& problem) {
-  const std::string& wanted = setting.config.conv;
   require(problem.h + 2 * problem.pad >= problem.r && problem.w + 2 * problem.pad >= problem.s, "a ", text(problem),
           " has no output: the padded image is smaller than the kernel. Raise augment.size.");
+  if (const ConvBackend* backend = find_backend(setting, problem)) return backend->make(device, problem, setting);
+  const std::string& wanted = setting.config.conv;
   std::vector<std::string> names = {"auto"};
   std::string list;
   for (const ConvBackend& backend : conv_backends()) {
-    if (wanted == "auto" && backend.supports(problem)) return backend.make(device, problem, setting);
-    if (wanted == backend.name) {
-      require(backend.supports(problem), "backends.conv = \"", backend.name, "\" cannot compute a ", text(problem), ". Set it to \"auto\".");
-      return backend.make(device, problem, setting);
-    }
+    require(wanted != backend.name, "backends.conv = \"", backend.name, "\" cannot compute a ", text(problem), ". Set it to \"auto\".");
     names.push_back(backend.name);
     list += (list.empty() ? "\"" : ", \"") + backend.name + "\"";
   }

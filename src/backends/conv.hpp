@@ -63,7 +63,6 @@ class ConvChoices;
 /// What decides who computes a convolution, and how, beside the problem.
 struct ConvSetting {
   BackendConfig config;
-  std::int64_t input_channels = 0;               // x is stored with so many, those from c on zero; 0: c.  Then grad_input is not offered
   bool allows_tf32 = false;              // ConvProblem::allows_tf32 of all
   ConvChoices* choices = nullptr;        // of ways that are timed; null: nothing is timed
 };

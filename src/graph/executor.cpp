@@ -26,19 +26,18 @@ std::size_t at(int i) { return static_cast<std::size_t>(i); }
 }  // namespace
 
 struct Executor::State {
-  State(Graph& g, Parameters& p, const Context& c) : graph(g), parameters(p), context(c) {}
+  State(Graph& g, Parameters& p, const Context& c) : graph(g), parameters(p), context(c), input_channels(g.shape(0).c) {}
 
   Graph& graph;
   Parameters& parameters;
   Context context;
+  std::int64_t input_channels;           // that value 0 is stored with
   TaskList list;
   std::vector<Needs> needs;
   std::vector<int> slice_of;
   Layout layout;
   std::size_t workspace_bytes = 0;
   Allocation arena, workspace, labels, step, metrics, predictions;
-
-  std::int64_t input_channels = 0;       // that value 0 is stored with
 
   std::int64_t largest_batch() const { return graph.shape(0).n; }
   Shape shape(int v) const {
@@ -53,6 +52,7 @@ struct Executor::State {
   }
   std::size_t value_bytes(int v) const { return static_cast<std::size_t>(shape(v).size()) * size_of(context.dtype); }
 
+  std::int64_t best_input_channels() const;
   Roots share_memory() const;
   void plan();
 
@@ -184,27 +184,21 @@ void Executor::State::backward(const Task& task, std::int64_t count, GradMode we
   task.kind == TaskKind::backward_input ? node.layer->backward_input(b) : node.layer->backward_weight(b);
 }
 
-namespace {
-
 /// What the first layer wants, if it alone reads the input.
-template <class State>
-std::int64_t input_channels_for(const State& s) {
+std::int64_t Executor::State::best_input_channels() const {
   const Node* reader = nullptr;
-  for (const Node& node : s.graph.nodes())
-    for (const int in : node.in)
-      if (in == 0) {
-        if (reader) return s.input_channels;
-        reader = &node;
-      }
-  return reader ? reader->layer->input_channels(s.context.convolutions, s.context.dtype, s.input_shapes(*reader)) : s.input_channels;
+  for (const Node& node : graph.nodes())
+    for (const int in : node.in) {
+      if (in != 0) continue;
+      if (reader) return input_channels;
+      reader = &node;
+    }
+  return reader ? reader->layer->input_channels(context.convolutions, context.dtype, input_shapes(*reader)) : input_channels;
 }
-
-}  // namespace
 
 Executor::Executor(Graph& graph, Parameters& parameters, const Context& context) : state_(std::make_unique<State>(graph, parameters, context)) {
   State& s = *state_;
-  s.input_channels = graph.shape(0).c;
-  s.input_channels = input_channels_for(s);
+  s.input_channels = s.best_input_channels();
   for (Node& node : graph.nodes()) {
     const std::vector<Shape> shapes = s.input_shapes(node);
     node.layer->prepare(context.device, context.convolutions, context.dtype, shapes);

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "data/loader.hpp"
+#include "train/run_folder.hpp"
 #include "train/step_inputs.hpp"
 
 namespace lockstep {
@@ -81,11 +81,7 @@ void write_evaluation(const std::string& folder, const Evaluation& e, const std:
   const std::size_t classes = e.class_images.size();
   for (std::size_t i = 0; i < class_names.size() && !e.confusion.empty(); ++i)
     json["confusion"].push_back(std::vector<std::int64_t>(e.confusion.begin() + static_cast<std::ptrdiff_t>(i * classes), e.confusion.begin() + static_cast<std::ptrdiff_t>((i + 1) * classes)));
-  const std::string path = (std::filesystem::path(folder) / "evaluation.json").string();
-  std::ofstream file(path + ".partial", std::ios::trunc);
-  file << json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) << "\n" << std::flush;
-  require(file.good(), path, " cannot be written. Check permissions and free space.");
-  std::filesystem::rename(path + ".partial", path);
+  write_aside((std::filesystem::path(folder) / "evaluation.json").string(), json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
 std::string class_table(const Evaluation& e, const std::vector<std::string>& class_names, std::size_t lines) {

@@ -111,4 +111,13 @@ void require_same_run(const Config& config, const std::string& folder) {
             " now: the resumed run would be neither. Set it back, or use another run.name.");
 }
 
+void write_aside(const std::string& path, const std::string& text) {
+  {
+    std::ofstream file(path + ".partial", std::ios::trunc);
+    file << text << std::flush;
+    require(file.good(), path, " cannot be written. Check permissions and free space.");
+  }
+  std::filesystem::rename(path + ".partial", path);
+}
+
 }  // namespace lockstep

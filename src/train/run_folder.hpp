@@ -29,6 +29,8 @@ struct ResumeDecision {
 };
 
 std::string run_folder(const RunConfig& config);
+/// The whole file or what was there before: written to PATH.partial, then renamed.
+void write_aside(const std::string& path, const std::string& text);
 /// By run.resume: auto, never, or a path.  Errors: a used folder with never (names a free one), no such file, none valid.
 ResumeDecision decide_resume(const Config& config);
 /// Error with key, old and new when a key that changes the result differs from the folder's config.toml; run.epochs may grow.

@@ -114,10 +114,12 @@ int run_bench(const Invocation& invocation, Communicator& comm, Device& device) 
   optimizer.set_status(device, {}, executor.step_state());
   StepInputsFeed inputs(device);
   Flight flight(device);
-  const std::unique_ptr<Replay> replay = device.record([&] {
-    executor.enqueue_training(batch, true, true);
+  const auto enqueue = [&](Timeline* timeline) {
+    executor.enqueue_training(batch, true, true, timeline);
     optimizer.enqueue_update(device, executor.step_state(), network.parameters().memory().grad.as<float>() + network.parameters().elements());
-  }, config.device.record && network.is_recordable());
+    if (timeline) timeline->mark("optimizer update ");
+  };
+  const std::unique_ptr<Replay> replay = device.record([&] { enqueue(nullptr); }, config.device.record && network.is_recordable());
   double start = 0;
   for (std::int64_t step = 0; step < config.bench.warmup + config.bench.steps; ++step) {
     if (step == config.bench.warmup) device.wait(), comm.barrier(), start = stopwatch_seconds();
@@ -132,11 +134,7 @@ int run_bench(const Invocation& invocation, Communicator& comm, Device& device) 
   if (config.bench.profile) {
     constexpr std::int64_t steps = 5;
     Timeline timeline(device);
-    for (std::int64_t step = 0; step < steps; ++step) {
-      executor.enqueue_training(batch, true, true, &timeline);
-      optimizer.enqueue_update(device, executor.step_state(), network.parameters().memory().grad.as<float>() + network.parameters().elements());
-      timeline.mark("optimizer update ");
-    }
+    for (std::int64_t step = 0; step < steps; ++step) enqueue(&timeline);
     const auto pieces = timeline.milliseconds();
     if (comm.rank() == 0) print_profile(pieces, steps);
   }

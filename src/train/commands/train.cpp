@@ -2,7 +2,6 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
 
 #include "base/build_info.hpp"
 #include "train/commands/commands.hpp"
@@ -13,15 +12,6 @@ namespace lockstep {
 namespace {
 
 namespace fs = std::filesystem;
-
-void write_aside(const std::string& path, const std::string& text) {
-  {
-    std::ofstream file(path + ".partial", std::ios::trunc);
-    file << text << std::flush;
-    require(file.good(), path, " cannot be written. Check permissions and free space.");
-  }
-  fs::rename(path + ".partial", path);
-}
 
 /// Rank 0 decides, all hear it.
 ResumeDecision agree_on_resume(Communicator& comm, const Config& config) {
