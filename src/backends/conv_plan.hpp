@@ -1,0 +1,41 @@
+// conv_plan: one way to compute one direction of a convolution on a GPU: cuDNN's (cudnn_plan) or lockstep's own (direct_plan).
+// cudnn_conv gathers the plans of a problem, times them once and keeps the fastest by name.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backends/conv.hpp"
+
+namespace lockstep {
+
+enum class ConvDirection { forward, grad_input, grad_weight };
+
+struct PlanRequest {
+  ConvProblem problem;                   // without bias; input_channels 0
+  ConvDirection direction = ConvDirection::forward;
+  bool adds = false;                     // grad_input: to what grad_x holds
+  bool sums = false;                     // forward: writes sums, too
+  std::size_t most_workspace = 0;        // bytes
+};
+
+/// What one call reads and writes, NHWC and [k, r, s, c], all of the problem's dtype but sums.
+/// forward: x, weight -> y (and sums).  grad_input: grad_x, weight <- y.  grad_weight: x, grad_weight <- y.
+struct PlanOperands {
+  void *x = nullptr, *weight = nullptr, *y = nullptr;
+  float* sums = nullptr;                 // [2, k]: of y over all pixels of all images, and of its square
+  void* workspace = nullptr;             // 256-byte aligned
+};
+
+class ConvPlan {
+ public:
+  virtual ~ConvPlan() = default;
+  virtual std::size_t workspace_bytes() const = 0;
+  /// Equal on every start, without tabs: cuDNN's engine and knobs, "62 3=1 17=4", or "direct ...".
+  virtual std::string name() const = 0;
+  /// On the device's current stream.  Equal bits for equal inputs.
+  virtual void run(Device& device, const PlanOperands& operands) const = 0;
+};
+using ConvPlans = std::vector<std::unique_ptr<ConvPlan>>;
+
+}  // namespace lockstep
