@@ -33,6 +33,8 @@ class ConvPlan {
   virtual std::size_t workspace_bytes() const = 0;
   /// Equal on every start, without tabs: cuDNN's engine and knobs, "62 3=1 17=4", or "direct ...".
   virtual std::string name() const = 0;
+  /// Whether all sums are of f32; others are taken only where their result shows no difference.
+  virtual bool is_strict() const { return true; }
   /// On the device's current stream.  Equal bits for equal inputs.
   virtual void run(Device& device, const PlanOperands& operands) const = 0;
 };

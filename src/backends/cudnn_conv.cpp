@@ -2,6 +2,7 @@
 // Plans for the problem's own batch are timed once (or taken from ConvChoices); smaller batches take cuDNN's first proposal.
 // cuDNN writes 16-bit gradients of 16-bit weights: they go through scratch into the f32 gradient.
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <utility>
 
@@ -50,6 +51,21 @@ void conv_fill(const Device& device, T* to, std::int64_t count) {
   });
 }
 
+/// sums[0] += (a - b)^2, sums[1] += b^2, over all elements, in f64.
+template <class T>
+void conv_compare(const Device& device, const T* a, const T* b, std::int64_t count, double* sums) {
+  Kokkos::parallel_for("conv.compare", teams(device, 256, 256), KOKKOS_LAMBDA(const Teams::member_type& team) {
+    const std::int64_t each = (count + team.league_size() - 1) / team.league_size(), begin = team.league_rank() * each;
+    const std::int64_t end = begin + each < count ? begin + each : count;
+    double difference = 0, size = 0;
+    Kokkos::parallel_reduce(Kokkos::TeamThreadRange(team, begin, begin < end ? end : begin), [&](std::int64_t i, double& d, double& s) {
+      const double y = static_cast<float>(b[i]), x = static_cast<float>(a[i]);
+      d += (x - y) * (x - y), s += y * y;
+    }, difference, size);
+    if (team.team_rank() == 0) Kokkos::atomic_add(&sums[0], difference), Kokkos::atomic_add(&sums[1], size);
+  });
+}
+
 namespace {
 
 constexpr std::size_t most_candidates = 40;
@@ -60,54 +76,54 @@ const char* text(ConvDirection direction) {
   return direction == ConvDirection::forward ? "forward" : direction == ConvDirection::grad_input ? "grad_input" : "grad_weight";
 }
 
+/// What a plan does beside its direction.
+enum class Form { plain, adds, sums };
+
 class CudnnConv final : public ConvOp {
  public:
   CudnnConv(Device& device, const ConvProblem& problem, const ConvSetting& setting)
       : problem_(problem), plan_workspace_(static_cast<std::size_t>(setting.config.workspace_mib) << 20), portable_(kokkos_conv_backend().make(device, own_channels(problem), setting)) {
     if (device.is_plan_only()) return;   // what a plan may need at most is all that is known
     cudnn_ = Cudnn::of_this_process();
-    std::size_t needed = 0;
-    for (const ConvDirection direction : {ConvDirection::forward, ConvDirection::grad_weight, ConvDirection::grad_input}) {
-      if (is_wide() && direction == ConvDirection::grad_input) continue;
-      for (const bool adds : {false, true}) {
-        if (adds && direction != ConvDirection::grad_input) continue;
-        Plan plan = choose(device, direction, adds, setting.choices);
-        if (plan) needed = std::max(needed, plan->workspace_bytes());
-        plans_[{direction, problem.n, adds}] = std::move(plan);
-      }
-    }
-    plan_workspace_ = needed;
-    is_adding_apart_ = !is_wide() && !find(ConvDirection::grad_input, problem.n, true);
+    choose(device, ConvDirection::forward, Form::plain, setting.choices);
+    if (!problem.has_bias && problem.dtype != DType::f32) choose(device, ConvDirection::forward, Form::sums, setting.choices);
+    choose(device, ConvDirection::grad_weight, Form::plain, setting.choices);
+    if (!is_wide())
+      for (const Form form : {Form::plain, Form::adds}) choose(device, ConvDirection::grad_input, form, setting.choices);
+    plan_workspace_ = 0;
+    for (const auto& [key, plan] : plans_)
+      if (plan) plan_workspace_ = std::max(plan_workspace_, plan->workspace_bytes());
+    is_adding_apart_ = !is_wide() && !find(ConvDirection::grad_input, problem.n, Form::adds);
   }
 
   const ConvProblem& problem() const override { return problem_; }
   std::size_t workspace_bytes() const override { return std::max(scratch_offset() + scratch_bytes(), portable_->workspace_bytes()); }
+  bool offers_sums(std::int64_t batch) override { return cudnn_ && find(ConvDirection::forward, problem_.n, Form::sums) && find(ConvDirection::forward, batch, Form::sums); }
 
   void forward(Device& device, const ConvArguments& a) override {
     const std::int64_t batch = checked_batch(*this, a);
     if (batch == 0) return;
-    const CudnnPlan* plan = find(ConvDirection::forward, batch, false);
+    const ConvPlan* plan = find(ConvDirection::forward, batch, a.sums ? Form::sums : Form::plain);
     if (!plan) return portable_forward(device, a);
-    plan->run(device, a.x.data, weight_for_plan(device, a), a.y.data, a.workspace.data);
+    plan->run(device, {.x = a.x.data, .weight = weight_for_plan(device, a), .y = a.y.data, .sums = a.sums.as<float>(), .workspace = a.workspace.data});
     if (a.bias) dispatch(problem_.dtype, [&]<class T>(T) { conv_add_bias(device, a.y.as<T>(), a.bias.as<float>(), a.y.size() / problem_.k, problem_.k); });
   }
 
   void grad_input(Device& device, const ConvArguments& a) override {
     const std::int64_t batch = checked_batch(*this, a);
     if (batch == 0) return;
-    const bool adds = a.mode == GradMode::add;
+    const bool adds = a.mode == GradMode::add, adds_apart = adds && is_adding_apart_;
     if (is_wide()) fail_with(exit_internal, "no gradient of an input that is stored with more channels, in a ", lockstep::text(problem_));
-    const CudnnPlan* plan = find(ConvDirection::grad_input, batch, adds && !is_adding_apart_);
+    const ConvPlan* plan = find(ConvDirection::grad_input, batch, adds && !adds_apart ? Form::adds : Form::plain);
     if (!plan) return portable_->grad_input(device, a);
-    if (!adds || !is_adding_apart_) return plan->run(device, a.grad_x.data, a.weight.data, a.grad_y.data, a.workspace.data);
-    void* const scratch = a.workspace.as<char>() + scratch_offset();
-    plan->run(device, scratch, a.weight.data, a.grad_y.data, a.workspace.data);
-    dispatch(problem_.dtype, [&]<class T>(T) { conv_accumulate(device, static_cast<const T*>(scratch), a.grad_x.as<T>(), a.grad_x.size(), true); });
+    void* const to = adds_apart ? a.workspace.as<char>() + scratch_offset() : a.grad_x.data;
+    plan->run(device, {.x = to, .weight = a.weight.data, .y = a.grad_y.data, .workspace = a.workspace.data});
+    if (adds_apart) dispatch(problem_.dtype, [&]<class T>(T) { conv_accumulate(device, static_cast<const T*>(to), a.grad_x.as<T>(), a.grad_x.size(), true); });
   }
 
   void grad_weight(Device& device, const ConvArguments& a) override {
     const std::int64_t batch = checked_batch(*this, a);
-    const CudnnPlan* plan = batch > 0 && a.grad_weight ? find(ConvDirection::grad_weight, batch, false) : nullptr;
+    const ConvPlan* plan = batch > 0 && a.grad_weight ? find(ConvDirection::grad_weight, batch, Form::plain) : nullptr;
     if (a.grad_weight && !plan) {
       if (is_wide()) fail_with(exit_internal, "cuDNN has no gradient of the weights of a ", lockstep::text(problem_), ". Set backends.conv = \"kokkos\".");
       return portable_->grad_weight(device, a);
@@ -117,7 +133,7 @@ class CudnnConv final : public ConvOp {
       if (plan) {
         const bool is_direct = problem_.dtype == DType::f32 && !adds && !is_wide();
         T* const to = is_direct ? a.grad_weight.as<T>() : reinterpret_cast<T*>(a.workspace.as<char>() + scratch_offset());
-        plan->run(device, a.x.data, to, a.grad_y.data, a.workspace.data);
+        plan->run(device, {.x = a.x.data, .weight = to, .y = a.grad_y.data, .workspace = a.workspace.data});
         if (is_wide()) conv_accumulate_narrow(device, to, a.grad_weight.as<float>(), a.grad_weight.size() / problem_.c, problem_.c, problem_.input_channels, adds);
         else if (!is_direct) conv_accumulate(device, to, a.grad_weight.as<float>(), a.grad_weight.size(), adds);
       }
@@ -126,8 +142,6 @@ class CudnnConv final : public ConvOp {
   }
 
  private:
-  using Plan = std::unique_ptr<CudnnPlan>;
-
   bool is_wide() const { return problem_.input_channels > 0; }
   static ConvProblem own_channels(ConvProblem problem) {
     problem.input_channels = 0;
@@ -160,61 +174,107 @@ class CudnnConv final : public ConvOp {
     return static_cast<std::size_t>(elements) * size_of(problem_.dtype);
   }
 
-  PlanRequest request(ConvDirection direction, std::int64_t batch, bool adds) const {
-    return {stored(batch), direction, adds, plan_workspace_};
+  PlanRequest request(ConvDirection direction, std::int64_t batch, Form form) const {
+    PlanRequest wanted{.problem = stored(batch), .direction = direction, .adds = form == Form::adds, .sums = form == Form::sums, .most_workspace = plan_workspace_};
+    wanted.problem.has_bias = false;
+    return wanted;
   }
 
   /// The plan of a direction; made when it is first asked for, which is before anything is recorded.  Null: our own kernels.
-  const CudnnPlan* find(ConvDirection direction, std::int64_t batch, bool adds) {
-    const auto key = std::tuple(direction, batch, adds);
+  const ConvPlan* find(ConvDirection direction, std::int64_t batch, Form form) {
+    const auto key = std::tuple(direction, batch, form);
     if (const auto found = plans_.find(key); found != plans_.end()) return found->second.get();
-    auto plans = cudnn_plans(cudnn_, request(direction, batch, adds), 1);
+    auto plans = cudnn_plans(cudnn_, request(direction, batch, form), 1);
     return (plans_[key] = plans.empty() ? nullptr : std::move(plans[0])).get();
   }
 
-  /// The fastest of cuDNN's proposals for the whole batch, or the one that was chosen before.
-  Plan choose(Device& device, ConvDirection direction, bool adds, ConvChoices* choices) {
-    const PlanRequest wanted = request(direction, problem_.n, adds);
-    const std::string what = text_of(device.name(), ", cuDNN ", cudnn_->version(), ": ", text(direction), adds ? ", added," : "", " of a ", lockstep::text(wanted.problem), problem_.allows_tf32 ? ", tf32" : "");
-    if (const std::string* name = choices ? choices->find(what) : nullptr) {
-      Plan plan = name->empty() ? nullptr : cudnn_plan(cudnn_, wanted, *name);
-      if (plan || name->empty()) return plan;
+  /// Sets the plan for the whole batch: the fastest of the candidates, or the one that was chosen before; none where there is none, or where
+  /// summing apart is faster.
+  void choose(Device& device, ConvDirection direction, Form form, ConvChoices* choices) {
+    const PlanRequest wanted = request(direction, problem_.n, form);
+    std::unique_ptr<ConvPlan>& plan = plans_[{direction, problem_.n, form}];
+    if (!choices) {
+      auto plans = cudnn_plans(cudnn_, wanted, 1);
+      if (!plans.empty() && form != Form::sums) plan = std::move(plans[0]);
+      return;
     }
-    auto plans = cudnn_plans(cudnn_, wanted, choices ? most_candidates : 1);
-    if (plans.empty()) {
-      if (choices) choices->add(what, "");
-      return nullptr;
+    const std::string what = text_of(device.name(), ", cuDNN ", cudnn_->version(), ": ", text(direction), form == Form::adds ? ", added," : form == Form::sums ? ", with sums," : "", " of a ",
+                                     lockstep::text(wanted.problem), problem_.allows_tf32 ? ", tf32" : "");
+    if (const std::string* name = choices->find(what)) {
+      if (!name->empty()) plan = cudnn_plan(cudnn_, wanted, *name);
+      if (plan || name->empty()) return;
     }
-    std::size_t best = 0;
-    if (choices) {
-      best = fastest(device, plans);
-      choices->add(what, plans[best]->name());
+    auto plans = cudnn_plans(cudnn_, wanted, most_candidates);
+    Timing best = fastest(device, direction, plans);
+    if (form == Form::sums && best.plan) {
+      const Timing apart = fastest(device, direction, one(find(direction, problem_.n, Form::plain)));
+      if (!apart.plan || best.milliseconds > apart.milliseconds + apart.pass_over_y) best.plan = nullptr;
     }
-    return std::move(plans[best]);
+    for (auto& candidate : plans)
+      if (candidate.get() == best.plan) plan = std::move(candidate);
+    choices->add(what, plan ? plan->name() : "");
   }
 
-  std::size_t fastest(Device& device, const std::vector<Plan>& plans) const {
-    if (plans.size() == 1) return 0;
+  struct Timing {
+    const ConvPlan* plan = nullptr;
+    double milliseconds = 0, pass_over_y = 0;
+  };
+  /// Of plans of one direction, on numbers like a training's.
+  Timing fastest(Device& device, ConvDirection direction, const std::vector<const ConvPlan*>& plans) const {
+    if (plans.empty()) return {};
     std::size_t workspace_bytes = 0;
-    for (const Plan& plan : plans) workspace_bytes = std::max(workspace_bytes, plan->workspace_bytes());
+    for (const ConvPlan* plan : plans) workspace_bytes = std::max(workspace_bytes, plan->workspace_bytes());
     const auto filled = [&](const Shape& shape) {
       Allocation memory = device.allocate(static_cast<std::size_t>(shape.size()) * size_of(problem_.dtype));
       dispatch(problem_.dtype, [&]<class T>(T) { conv_fill(device, static_cast<T*>(memory.data()), shape.size()); });
       return memory;
     };
-    const Allocation x = filled(problem_.input()), weight = filled(stored(problem_.n).weight()), y = filled(problem_.output()), workspace = device.allocate(workspace_bytes);
+    const Allocation x = filled(problem_.input()), weight = filled(stored(problem_.n).weight()), y = filled(problem_.output());
+    const Allocation sums = device.allocate(static_cast<std::size_t>(2 * problem_.k) * sizeof(float)), workspace = device.allocate(workspace_bytes);
+    const PlanOperands operands{.x = x.data(), .weight = weight.data(), .y = y.data(), .sums = static_cast<float*>(sums.data()), .workspace = workspace.data()};
     // cuDNN names its favourites first.  Engines for any problem come last, and may take seconds where the others take a millisecond.
-    constexpr double hopeless_ratio = 4, most_seconds = 0.5;
+    constexpr double hopeless_ratio = 4, most_seconds = 0.1;
     const double start = stopwatch_seconds();
-    std::size_t best = 0;
-    double least = 0;
+    Timing best;
+    const ConvPlan* strict = nullptr;    // the fastest of them; they come first
     int hopeless = 0;
-    for (std::size_t i = 0; i < plans.size() && hopeless < 2 && (i < 2 || stopwatch_seconds() - start < most_seconds); ++i) {
-      const double took = device_milliseconds(device, [&] { plans[i]->run(device, x.data(), weight.data(), y.data(), workspace.data()); }, i == 0 ? 1e9 : 1.2 * least);
-      if (i == 0 || took < least) best = i, least = took;
-      if (took > hopeless_ratio * least) ++hopeless;
+    for (std::size_t i = 0; i < plans.size(); ++i) {
+      if (plans[i]->is_strict() && (hopeless == 2 || (i >= 2 && stopwatch_seconds() - start > most_seconds))) continue;
+      const double took = device_milliseconds(device, [&] { plans[i]->run(device, operands); }, i == 0 ? 1e9 : 1.2 * best.milliseconds);
+      if (took > hopeless_ratio * best.milliseconds && i > 0) ++hopeless;
+      if (best.plan && took >= best.milliseconds) continue;
+      if (strict && !plans[i]->is_strict() && !is_as_exact(device, direction, *plans[i], *strict, operands)) continue;
+      best.plan = plans[i], best.milliseconds = took;
+      if (plans[i]->is_strict()) strict = plans[i];
     }
+    // A copy of one half of y over the other moves as many bytes as summing y reads.
+    const std::size_t half = y.bytes() / 2;
+    best.pass_over_y = device_milliseconds(device, [&] { device.copy(y.data(), static_cast<char*>(y.data()) + half, half); }, 1e9);
     return best;
+  }
+  /// Whether a plan that may sum in 16 bits gives what a strict one gives, to three roundings of the dtype (root of the mean square).
+  bool is_as_exact(Device& device, ConvDirection direction, const ConvPlan& plan, const ConvPlan& strict, const PlanOperands& o) const {
+    if (direction == ConvDirection::grad_input) return false;     // none is known; x would be overwritten by what is compared
+    void* const result = direction == ConvDirection::forward ? o.y : o.weight;
+    const std::int64_t count = (direction == ConvDirection::forward ? problem_.output() : stored(problem_.n).weight()).size();
+    const std::size_t bytes = static_cast<std::size_t>(count) * size_of(problem_.dtype);
+    const Allocation exact = device.allocate(bytes), sums = device.allocate(2 * sizeof(double));
+    strict.run(device, o);
+    device.copy(exact.data(), result, bytes);
+    plan.run(device, o);
+    dispatch(problem_.dtype, [&]<class T>(T) {
+      conv_compare(device, static_cast<const T*>(result), static_cast<const T*>(exact.data()), count, static_cast<double*>(sums.data()));
+    });
+    double squares[2] = {};
+    device.copy_to_host(squares, sums.data(), sizeof squares);
+    const double rounding = problem_.dtype == DType::f16 ? 0x1p-11 : 0x1p-8;
+    return std::sqrt(squares[0] / squares[1]) <= 3 * rounding;
+  }
+  static std::vector<const ConvPlan*> one(const ConvPlan* plan) { return plan ? std::vector{plan} : std::vector<const ConvPlan*>{}; }
+  Timing fastest(Device& device, ConvDirection direction, const ConvPlans& plans) const {
+    std::vector<const ConvPlan*> all;
+    for (const auto& plan : plans) all.push_back(plan.get());
+    return fastest(device, direction, all);
   }
 
   ConvProblem problem_;
@@ -222,7 +282,7 @@ class CudnnConv final : public ConvOp {
   bool is_adding_apart_ = true;          // no plan adds to grad_x
   std::unique_ptr<ConvOp> portable_;
   std::shared_ptr<Cudnn> cudnn_;
-  std::map<std::tuple<ConvDirection, std::int64_t, bool>, Plan> plans_;   // by direction, batch, whether it adds
+  std::map<std::tuple<ConvDirection, std::int64_t, Form>, std::unique_ptr<ConvPlan>> plans_;   // by direction, batch, form
 };
 
 }  // namespace

@@ -56,6 +56,7 @@ template <> struct AttributeType<void*> { static constexpr auto value = CUDNN_TY
 template <> struct AttributeType<cudnnDataType_t> { static constexpr auto value = CUDNN_TYPE_DATA_TYPE; };
 template <> struct AttributeType<cudnnHandle_t> { static constexpr auto value = CUDNN_TYPE_HANDLE; };
 template <> struct AttributeType<cudnnConvolutionMode_t> { static constexpr auto value = CUDNN_TYPE_CONVOLUTION_MODE; };
+template <> struct AttributeType<cudnnGenStatsMode_t> { static constexpr auto value = CUDNN_TYPE_GENSTATS_MODE; };
 template <> struct AttributeType<cudnnBackendHeurMode_t> { static constexpr auto value = CUDNN_TYPE_HEUR_MODE; };
 template <> struct AttributeType<cudnnBackendNumericalNote_t> { static constexpr auto value = CUDNN_TYPE_NUMERICAL_NOTE; };
 template <> struct AttributeType<cudnnBackendBehaviorNote_t> { static constexpr auto value = CUDNN_TYPE_BEHAVIOR_NOTE; };
@@ -72,6 +73,11 @@ void set(const Descriptor& d, cudnnBackendAttributeName_t name, const T& value) 
 void set(const Descriptor& d, cudnnBackendAttributeName_t name, const Descriptor& value) {
   cudnnBackendDescriptor_t raw = value.get();
   check(cudnnBackendSetAttribute(d.get(), name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &raw));
+}
+void set(const Descriptor& d, cudnnBackendAttributeName_t name, const std::vector<Descriptor>& values) {
+  std::vector<cudnnBackendDescriptor_t> raw;
+  for (const Descriptor& value : values) raw.push_back(value.get());
+  check(cudnnBackendSetAttribute(d.get(), name, CUDNN_TYPE_BACKEND_DESCRIPTOR, std::ssize(raw), raw.data()));
 }
 template <class T>
 T get(const Descriptor& d, cudnnBackendAttributeName_t name) {
@@ -95,7 +101,7 @@ cudnnDataType_t type_of(DType dtype) {
 }
 
 /// Which operand is meant, in graphs and when a plan runs.
-enum Operand : std::int64_t { operand_x = 1, operand_weight = 2, operand_y = 3 };
+enum Operand : std::int64_t { operand_x = 1, operand_weight = 2, operand_y = 3, operand_sum = 4, operand_squares = 5 };
 
 /// An array [n, h, w, c] (a weight is [k, r, s, c]) in cuDNN's order of dimensions, n c h w.
 Descriptor tensor(Operand operand, const Shape& s, DType dtype) {
@@ -145,19 +151,35 @@ constexpr OperationNames names_of(ConvDirection direction) {
           CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA};
 }
 
+/// Sums of y [n, h, w, k] and of its square over all but the channels, f32.
+Descriptor channel_sums(const Descriptor& y, std::int64_t k) {
+  Descriptor d = make(CUDNN_BACKEND_OPERATION_GEN_STATS_DESCRIPTOR);
+  set(d, CUDNN_ATTR_OPERATION_GENSTATS_MODE, CUDNN_GENSTATS_SUM_SQSUM);
+  set(d, CUDNN_ATTR_OPERATION_GENSTATS_MATH_PREC, CUDNN_DATA_FLOAT);
+  set(d, CUDNN_ATTR_OPERATION_GENSTATS_XDESC, y);
+  set(d, CUDNN_ATTR_OPERATION_GENSTATS_SUMDESC, tensor(operand_sum, vector_shape(k), DType::f32));
+  set(d, CUDNN_ATTR_OPERATION_GENSTATS_SQSUMDESC, tensor(operand_squares, vector_shape(k), DType::f32));
+  finalize(d);
+  return d;
+}
+
 Descriptor operation_graph(cudnnHandle_t handle, const PlanRequest& request) {
   const ConvProblem& p = request.problem;
   const OperationNames names = names_of(request.direction);
-  Descriptor operation = make(names.type);
+  const Descriptor y = tensor(operand_y, p.output(), p.dtype);
+  std::vector<Descriptor> operations;
+  operations.push_back(make(names.type));
+  const Descriptor& operation = operations[0];
   set(operation, names.x, tensor(operand_x, p.input(), p.dtype));
   set(operation, names.weight, tensor(operand_weight, p.weight(), p.dtype));
-  set(operation, names.y, tensor(operand_y, p.output(), p.dtype));
+  set(operation, names.y, y);
   set(operation, names.convolution, convolution(p));
   set(operation, names.alpha, 1.0f);
   set(operation, names.beta, request.adds ? 1.0f : 0.0f);
   finalize(operation);
+  if (request.sums) operations.push_back(channel_sums(y, p.k));
   Descriptor graph = make(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
-  set(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, operation);
+  set(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, operations);
   set(graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, handle);
   finalize(graph);
   return graph;
@@ -175,15 +197,16 @@ std::vector<T> get_all(const Descriptor& d, cudnnBackendAttributeName_t name, st
 
 /// Whether an engine keeps to what the problem allows: equal bits for equal inputs, and f32 products of f32 numbers unless TF32 is allowed;
 /// and is ready to run: those that compile themselves first take seconds each, and there are others.
-bool is_allowed(const Descriptor& engine, const ConvProblem& p) {
+enum class Allowed { never, strict, reduced };
+Allowed allowed(const Descriptor& engine, const ConvProblem& p) {
   const auto behaviors = get_all<cudnnBackendBehaviorNote_t>(engine, CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, CUDNN_BEHAVIOR_NOTE_TYPE_COUNT);
-  if (std::ranges::find(behaviors, CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION) != behaviors.end()) return false;
+  if (std::ranges::find(behaviors, CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION) != behaviors.end()) return Allowed::never;
   const auto notes = get_all<cudnnBackendNumericalNote_t>(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_NUMERICAL_NOTE_TYPE_COUNT);
-  return std::ranges::none_of(notes, [&](cudnnBackendNumericalNote_t note) {
+  const bool is_forbidden = std::ranges::any_of(notes, [&](cudnnBackendNumericalNote_t note) {
     switch (note) {
       case CUDNN_NUMERICAL_NOTE_TENSOR_CORE: return p.dtype == DType::f32 && !p.allows_tf32;
+      case CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION: return p.dtype == DType::f32;
       case CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS:
-      case CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION:
       case CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC:
       case CUDNN_NUMERICAL_NOTE_FFT:
       case CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_6x6:
@@ -191,6 +214,8 @@ bool is_allowed(const Descriptor& engine, const ConvProblem& p) {
       default: return false;
     }
   });
+  if (is_forbidden) return Allowed::never;
+  return std::ranges::find(notes, CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION) == notes.end() ? Allowed::strict : Allowed::reduced;
 }
 
 std::string name_of_config(const Descriptor& config, const Descriptor& engine) {
@@ -208,19 +233,24 @@ std::string name_of_config(const Descriptor& config, const Descriptor& engine) {
   return name.str();
 }
 
-class BackendPlan final : public CudnnPlan {
+class BackendPlan final : public ConvPlan {
  public:
-  BackendPlan(std::shared_ptr<Cudnn> cudnn, Descriptor plan, std::string name)
-      : cudnn_(std::move(cudnn)), plan_(std::move(plan)), name_(std::move(name)),
+  /// sums_of: channels whose sums the plan writes; 0: none.
+  BackendPlan(std::shared_ptr<Cudnn> cudnn, Descriptor plan, std::string name, std::int64_t sums_of, bool is_strict)
+      : cudnn_(std::move(cudnn)), plan_(std::move(plan)), name_(std::move(name)), sums_of_(sums_of), is_strict_(is_strict),
         workspace_bytes_(static_cast<std::size_t>(get<std::int64_t>(plan_, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE))) {}
 
   std::size_t workspace_bytes() const override { return workspace_bytes_; }
   std::string name() const override { return name_; }
-  void run(Device& device, void* x, void* weight, void* y, void* workspace) const override {
+  bool is_strict() const override { return is_strict_; }
+  void run(Device& device, const PlanOperands& o) const override {
+    std::vector<std::int64_t> ids = {operand_x, operand_weight, operand_y};
+    std::vector<void*> pointers = {o.x, o.weight, o.y};
+    if (sums_of_ > 0) ids.insert(ids.end(), {operand_sum, operand_squares}), pointers.insert(pointers.end(), {o.sums, o.sums + sums_of_});
     Descriptor pack = make(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
-    set(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, std::vector<std::int64_t>{operand_x, operand_weight, operand_y});
-    set(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, std::vector<void*>{x, weight, y});
-    set(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, workspace);
+    set(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, ids);
+    set(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, pointers);
+    set(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, o.workspace);
     finalize(pack);
     const cudnnHandle_t handle = handle_of(cudnn_);
     check(cudnnSetStream(handle, static_cast<cudaStream_t>(device.native_stream(device.current()))));
@@ -231,17 +261,20 @@ class BackendPlan final : public CudnnPlan {
   std::shared_ptr<Cudnn> cudnn_;
   Descriptor plan_;
   std::string name_;
+  std::int64_t sums_of_;
+  bool is_strict_;
   std::size_t workspace_bytes_;
 };
 
 /// Null where the engine turns the problem down after all, or wants too much workspace.
-std::unique_ptr<CudnnPlan> plan_of(const std::shared_ptr<Cudnn>& cudnn, const Descriptor& config, std::string name, std::size_t most_workspace) {
+std::unique_ptr<ConvPlan> plan_of(const std::shared_ptr<Cudnn>& cudnn, const Descriptor& config, const Descriptor& engine, std::string name, const PlanRequest& request) {
   Descriptor plan = make(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
   set(plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, handle_of(cudnn));
   set(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
   if (cudnnBackendFinalize(plan.get()) != CUDNN_STATUS_SUCCESS) return nullptr;
-  auto made = std::make_unique<BackendPlan>(cudnn, std::move(plan), std::move(name));
-  return made->workspace_bytes() <= most_workspace ? std::move(made) : nullptr;
+  auto made = std::make_unique<BackendPlan>(cudnn, std::move(plan), std::move(name), request.sums ? request.problem.k : 0,
+                                            allowed(engine, request.problem) == Allowed::strict);
+  return made->workspace_bytes() <= request.most_workspace ? std::move(made) : nullptr;
 }
 
 /// Engine configurations that one of cuDNN's heuristics proposes, best first.
@@ -269,22 +302,26 @@ std::shared_ptr<Cudnn> Cudnn::of_this_process() {
   return cudnn;
 }
 
-std::vector<std::unique_ptr<CudnnPlan>> cudnn_plans(const std::shared_ptr<Cudnn>& cudnn, const PlanRequest& request, std::size_t count) {
+ConvPlans cudnn_plans(const std::shared_ptr<Cudnn>& cudnn, const PlanRequest& request, std::size_t count) {
   const Descriptor graph = operation_graph(handle_of(cudnn), request);
-  std::vector<std::unique_ptr<CudnnPlan>> plans;
+  ConvPlans plans, reduced;
   for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
     for (const Descriptor& config : proposals(graph, mode)) {
-      if (plans.size() == count) return plans;
       const Descriptor engine = get(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
-      if (!is_allowed(engine, request.problem)) continue;
-      if (auto plan = plan_of(cudnn, config, name_of_config(config, engine), request.most_workspace)) plans.push_back(std::move(plan));
+      const Allowed is = allowed(engine, request.problem);
+      ConvPlans& to = is == Allowed::strict ? plans : reduced;
+      if (is == Allowed::never || to.size() == count) continue;
+      if (auto plan = plan_of(cudnn, config, engine, name_of_config(config, engine), request)) to.push_back(std::move(plan));
+      if (plans.size() == count && count == 1) return plans;
     }
     if (!plans.empty()) break;           // fallback engines only where there is nothing better
   }
+  for (auto& plan : reduced)
+    if (plans.size() < count) plans.push_back(std::move(plan));
   return plans;
 }
 
-std::unique_ptr<CudnnPlan> cudnn_plan(const std::shared_ptr<Cudnn>& cudnn, const PlanRequest& request, const std::string& name) {
+std::unique_ptr<ConvPlan> cudnn_plan(const std::shared_ptr<Cudnn>& cudnn, const PlanRequest& request, const std::string& name) {
   std::istringstream words(name);
   std::int64_t index = -1;
   words >> index;
@@ -294,7 +331,6 @@ std::unique_ptr<CudnnPlan> cudnn_plan(const std::shared_ptr<Cudnn>& cudnn, const
   set(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, index);
   if (cudnnBackendFinalize(engine.get()) != CUDNN_STATUS_SUCCESS) return nullptr;
   std::vector<Descriptor> choices;
-  std::vector<cudnnBackendDescriptor_t> raw;
   for (std::string word; words >> word;) {
     const std::size_t sign = word.find('=');
     if (sign == std::string::npos) return nullptr;
@@ -302,13 +338,13 @@ std::unique_ptr<CudnnPlan> cudnn_plan(const std::shared_ptr<Cudnn>& cudnn, const
     set(choice, CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, static_cast<cudnnBackendKnobType_t>(std::stoi(word.substr(0, sign))));
     set(choice, CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, static_cast<std::int64_t>(std::stoll(word.substr(sign + 1))));
     finalize(choice);
-    raw.push_back(choice.get()), choices.push_back(std::move(choice));
+    choices.push_back(std::move(choice));
   }
   Descriptor config = make(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
   set(config, CUDNN_ATTR_ENGINECFG_ENGINE, engine);
-  if (!raw.empty()) check(cudnnBackendSetAttribute(config.get(), CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_TYPE_BACKEND_DESCRIPTOR, std::ssize(raw), raw.data()));
+  if (!choices.empty()) set(config, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, choices);
   if (cudnnBackendFinalize(config.get()) != CUDNN_STATUS_SUCCESS) return nullptr;
-  return plan_of(cudnn, config, name, request.most_workspace);
+  return plan_of(cudnn, config, engine, name, request);
 }
 
 double device_milliseconds(Device& device, const std::function<void()>& fn, double hopeless) {

@@ -5,9 +5,9 @@
 namespace lockstep {
 namespace {
 
-/// Where things live in the arena: offsets of values, of their gradients and of what layers save, by index.
+/// Where things live in the arena: offsets of values, of their gradients, of what layers save, and of values' sums, by index.
 struct Layout {
-  std::vector<std::size_t> value, grad, saved;
+  std::vector<std::size_t> value, grad, saved, sums;
   std::size_t arena_bytes = 0;
 };
 
@@ -35,6 +35,7 @@ struct Executor::State {
   TaskList list;
   std::vector<Needs> needs;
   std::vector<int> slice_of;
+  std::vector<int> sums_from;            // the node that may write each value's sums for the one that reads it; -1: nobody takes them
   Layout layout;
   std::size_t workspace_bytes = 0;
   Allocation arena, workspace, labels, step, metrics, predictions;
@@ -62,6 +63,11 @@ struct Executor::State {
   Tensor value(int v, std::int64_t count) const { return in_arena(layout.value[at(v)], shape(v).with_batch(count), context.dtype); }
   Tensor grad(int v, std::int64_t count) const { return in_arena(layout.grad[at(v)], graph.shape(v).with_batch(count), context.dtype); }
   Tensor saved(int node) const { return in_arena(layout.saved[at(node)], vector_shape(static_cast<std::int64_t>(needs[at(node)].saved_bytes)), DType::u8); }
+  /// Of a value whose sums one layer takes and another writes for so many images; else empty.
+  Tensor sums(int v, std::int64_t count, Mode mode) const {
+    if (mode != Mode::training || count == 0 || sums_from[at(v)] < 0 || !graph.nodes()[at(sums_from[at(v)])].layer->offers_sums(count)) return {};
+    return in_arena(layout.sums[at(v)], vector_shape(2 * graph.shape(v).c), DType::f32);
+  }
   Tensor scratch() const { return {workspace.data(), vector_shape(static_cast<std::int64_t>(workspace.bytes())), DType::u8}; }
   Tensor label_tensor(std::int64_t count) const { return {labels.data(), {count, 1, 1, 1}, DType::i32}; }
   float* nonfinite_losses() const { return parameters.memory().grad.as<float>() + parameters.elements(); }
@@ -105,7 +111,12 @@ void Executor::State::plan() {
   const auto nodes = graph.nodes();
   const Roots roots = share_memory();
   const auto values = at(graph.value_count());
-  std::vector<Lifetime> times(2 * values + nodes.size(), Lifetime{0, -1, -1});
+  sums_from.assign(values, -1);
+  for (const Node& taker : nodes)
+    if (taker.layer->takes_sums())
+      for (std::size_t i = 0; i < nodes.size(); ++i)
+        if (nodes[i].out == taker.in[0] && nodes[i].layer->offers_sums(largest_batch())) sums_from[at(nodes[i].out)] = static_cast<int>(i);
+  std::vector<Lifetime> times(3 * values + nodes.size(), Lifetime{0, -1, -1});
   const auto touch = [&](std::size_t tensor, std::size_t bytes, int task) {
     Lifetime& t = times[tensor];
     t.bytes = std::max(t.bytes, bytes);
@@ -115,6 +126,10 @@ void Executor::State::plan() {
   const auto touch_value = [&](int v, int task) { touch(at(root_of(roots.value, v)), value_bytes(v), task); };
   const auto touch_grad = [&](int v, int task) { touch(values + at(root_of(roots.grad, v)), value_bytes(v), task); };
   const auto touch_saved = [&](int node, int task) { touch(2 * values + at(node), needs[at(node)].saved_bytes, task); };
+
+  const auto touch_sums = [&](int v, int task) {
+    if (sums_from[at(v)] >= 0) touch(2 * values + nodes.size() + at(v), at(static_cast<int>(2 * graph.shape(v).c)) * sizeof(float), task);
+  };
 
   touch_value(0, 0);
   for (std::size_t t = 0; t < list.tasks.size(); ++t) {
@@ -127,6 +142,7 @@ void Executor::State::plan() {
     if (task.kind == TaskKind::forward) {
       for (const int in : node.in) touch_value(in, now);
       touch_value(node.out, now);
+      touch_sums(node.in[0], now), touch_sums(node.out, now);
       continue;
     }
     if (need.keeps_input)
@@ -143,6 +159,7 @@ void Executor::State::plan() {
     layout.grad[at(v)] = plan.offsets[values + at(root_of(roots.grad, v))];
   }
   for (std::size_t i = 0; i < nodes.size(); ++i) layout.saved[i] = plan.offsets[2 * values + i];
+  layout.sums.assign(plan.offsets.begin() + std::ssize(plan.offsets) - graph.value_count(), plan.offsets.end());
   layout.arena_bytes = plan.arena_bytes;
 }
 
@@ -167,7 +184,7 @@ void Executor::State::forward(int index, std::int64_t count, Mode mode) const {
                        .step = static_cast<const StepState*>(step.data()), .metrics = static_cast<MetricSums*>(metrics.data()),
                        .nonfinite_losses = nonfinite_losses(),
                        .predictions = mode == Mode::evaluation ? static_cast<std::int32_t*>(predictions.data()) : nullptr,
-                       .exchange = context.exchange});
+                       .exchange = context.exchange, .in_sums = sums(node.in[0], count, mode), .out_sums = sums(node.out, count, mode)});
 }
 
 void Executor::State::backward(const Task& task, std::int64_t count, GradMode weight_mode) const {

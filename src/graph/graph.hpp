@@ -57,6 +57,7 @@ struct Forward {
   float* nonfinite_losses;               // device memory; the loss adds 1 for each image whose loss is not finite (training)
   std::int32_t* predictions;             // device memory [n], evaluation only, else null: the predicted class of each image
   Exchange* exchange;                    // null: statistics of this rank alone
+  Tensor in_sums{}, out_sums{};          // f32 [2, c]: of in[0] over its pixels and of its square, as read and as wanted; empty: not there, not wanted
 };
 
 struct GradIn {
@@ -102,6 +103,9 @@ class Layer {
   /// Channels that in[0] had best be stored with, those beyond its own zero; asked of the layer that alone reads the network's input.
   virtual std::int64_t input_channels(const ConvSetting& setting, DType dtype, Shapes in) const { return (void)setting, (void)dtype, in[0].c; }
   virtual Needs needs(DType dtype, Shapes in) const = 0;
+  /// Whether training's forward of so many images writes Forward::out_sums where asked; whether it would take in_sums rather than read in[0] once more.
+  virtual bool offers_sums(std::int64_t images) const { return (void)images, false; }
+  virtual bool takes_sums() const { return false; }
   virtual void forward(const Forward& f) = 0;
   /// Gradients of the inputs.  A layer with a joint pass (batch norm) writes grad_weights here too and leaves backward_weight empty.
   virtual void backward_input(const Backward& b) = 0;

@@ -23,6 +23,9 @@ struct Memory {
   }
 };
 
+/// Where backward finds the relu's bits of x behind the vectors.
+std::uint8_t* mask_bits(std::int64_t c, Tensor saved) { return saved.as<std::uint8_t>() + Memory::saved_bytes(c); }
+
 Tensor totals_tensor(const Memory& m, std::int64_t elements) { return {m.totals, vector_shape(elements), DType::f32}; }
 
 }  // namespace
@@ -30,6 +33,14 @@ Tensor totals_tensor(const Memory& m, std::int64_t elements) { return {m.totals,
 /// Statistics from the group's totals.
 void batch_norm_finish(const Device& device, const ForwardEnd& end) {
   Kokkos::parallel_for("batch_norm.finish", range(device, end.c), KOKKOS_LAMBDA(std::int64_t i) { end.finish_exchanged(i); });
+}
+
+/// Forward's end from sums of x and of its square.
+void batch_norm_take_sums(const Device& device, const float* sums, const float* center, const ForwardEnd& end) {
+  Kokkos::parallel_for("batch_norm.take_sums", range(device, end.c), KOKKOS_LAMBDA(std::int64_t i) {
+    const double rows = static_cast<double>(end.rows), k = center[i], sum = sums[i], squares = sums[end.c + i];
+    end(i, sum - rows * k, squares - 2 * k * sum + rows * k * k);
+  });
 }
 
 /// Means from the group's sums.
@@ -48,18 +59,18 @@ void batch_norm_running(const Device& device, std::int64_t c, double epsilon, co
 namespace {
 
 template <class T, bool has_residual, bool has_relu>
-void apply(const Forward& f, const BatchNormVectors& v) {
+void apply(const Forward& f, const BatchNormVectors& v, std::uint8_t* bits) {
   const T* residual = has_residual ? f.in[1].as<T>() : nullptr;
   for_each_block("batch_norm.apply", f.device, cut_rows(f.out.shape, few_rows),
-                 BatchNormApply<T, has_residual, has_relu>{f.in[0].as<T>(), residual, f.out.as<T>(), v, f.out.shape.c});
+                 BatchNormApply<T, has_residual, has_relu>{f.in[0].as<T>(), residual, f.out.as<T>(), bits, v, f.out.shape.c}, Walk::backwards);
 }
 
 template <class T, Mask mask>
-void grad_apply(const Backward& b, const BatchNormVectors& v, Tensor grad_out, const float* means) {
+void grad_apply(const Backward& b, const BatchNormVectors& v, Tensor grad_out, const void* mask_source, const float* means) {
   const Shape& x = b.in[0].shape;
   for_each_block("batch_norm.grad_apply", b.device, cut_rows(x, few_rows),
-                 BatchNormGradApply<T, mask>{b.in[0].as<T>(), b.out.as<T>(), grad_out.as<T>(), b.grad_in[0].tensor.as<T>(),
-                                             b.grad_in[0].mode == GradMode::add, v, means, means ? means + x.c : nullptr, x.c});
+                 BatchNormGradApply<T, mask>{b.in[0].as<T>(), grad_out.as<T>(), mask_source, b.grad_in[0].tensor.as<T>(),
+                                             b.grad_in[0].mode == GradMode::add, v, means, means ? means + x.c : nullptr, x.c}, Walk::backwards);
 }
 
 }  // namespace
@@ -87,7 +98,9 @@ std::vector<BufferSpec> BatchNorm::buffers() const {
 }
 
 Needs BatchNorm::needs(DType dtype, Shapes in) const {
-  return {.keeps_input = true, .keeps_output = has_relu_ && has_residual_, .saved_bytes = Memory::saved_bytes(channels_),
+  const bool keeps_mask = has_relu_ && has_residual_, has_bits = keeps_mask && has_mask_bits(dtype, channels_);
+  const std::size_t bytes_of_bits = has_bits ? static_cast<std::size_t>(in[0].size()) * size_of(dtype) / 16 : 0;
+  return {.keeps_input = true, .keeps_output = keeps_mask && !has_bits, .saved_bytes = Memory::saved_bytes(channels_) + bytes_of_bits,
           .workspace_bytes = Memory::workspace_bytes(in[0], dtype), .grad_over_grad = true};
 }
 
@@ -101,16 +114,18 @@ void BatchNorm::forward(const Forward& f) {
     const ForwardEnd end{.is_local = !f.exchange, .c = channels_, .rows = f.in[0].shape.n * f.in[0].shape.h * f.in[0].shape.w,
                          .momentum = options_.momentum, .epsilon = options_.epsilon, .totals = m.totals, .running_mean = running_mean,
                          .running_var = running_var, .mean = m.mean, .inv_std = m.inv_std, .inverse_count = m.inverse_count};
-    batch_norm_sums(f.device, f.in[0], running_mean, m.partial, end);
+    if (f.in_sums) batch_norm_take_sums(f.device, f.in_sums.as<float>(), running_mean, end);
+    else batch_norm_sums(f.device, f.in[0], running_mean, m.partial, end);
     if (f.exchange) {
       f.exchange->sum(f.device, totals_tensor(m, 2 * channels_ + count_parts));
       batch_norm_finish(f.device, end);
     }
   }
   const BatchNormVectors v{m.mean, m.inv_std, f.weights[0].as<float>(), f.weights[1].as<float>()};
+  std::uint8_t* const bits = is_training && has_residual_ && has_relu_ && has_mask_bits(f.in[0].dtype, channels_) ? mask_bits(channels_, f.saved) : nullptr;
   dispatch(f.in[0].dtype, [&]<class T>(T) {
-    if (has_residual_) has_relu_ ? apply<T, true, true>(f, v) : apply<T, true, false>(f, v);
-    else has_relu_ ? apply<T, false, true>(f, v) : apply<T, false, false>(f, v);
+    if (has_residual_) has_relu_ ? apply<T, true, true>(f, v, bits) : apply<T, true, false>(f, v, bits);
+    else has_relu_ ? apply<T, false, true>(f, v, bits) : apply<T, false, false>(f, v, bits);
   });
 }
 
@@ -118,12 +133,14 @@ void BatchNorm::backward_input(const Backward& b) {
   const Memory m(channels_, b.saved, b.workspace);
   const BatchNormVectors v{m.mean, m.inv_std, b.weights[0].as<float>(), b.weights[1].as<float>()};
   const GradIn* residual = has_residual_ ? &b.grad_in[1] : nullptr;
-  const Mask mask = !has_relu_ ? Mask::none : has_residual_ ? Mask::output : Mask::recompute;
+  const bool has_bits = has_mask_bits(b.in[0].dtype, channels_);
+  const Mask mask = !has_relu_ ? Mask::none : !has_residual_ ? Mask::recompute : has_bits ? Mask::bits : Mask::output;
+  const void* const mask_source = mask == Mask::bits ? static_cast<const void*>(mask_bits(channels_, b.saved)) : b.out.data;
   const bool trains = static_cast<bool>(b.grad_weights[0]) || static_cast<bool>(b.grad_weights[1]);
   const bool passes_on = b.grad_in[0].mode != GradMode::skip, needs_means = passes_on && !uses_running_;
 
   if (trains || needs_means || (residual && residual->mode != GradMode::skip)) {
-    GradSumArguments sums{.x = b.in[0], .y = b.out, .grad_out = b.grad_out, .mask = mask, .residual = {}, .adds_residual = false, .vectors = v};
+    GradSumArguments sums{.x = b.in[0], .grad_out = b.grad_out, .mask = mask, .mask_source = mask_source, .residual = {}, .adds_residual = false, .vectors = v};
     if (residual && residual->mode != GradMode::skip) sums.residual = residual->tensor, sums.adds_residual = residual->mode == GradMode::add;
     const BackwardEnd end{.is_local = !b.exchange, .c = channels_, .inv_std = m.inv_std, .inverse_count = m.inverse_count,
                           .grad_weight = b.grad_weights[0].as<float>(), .grad_bias = b.grad_weights[1].as<float>(), .adds = b.weight_mode == GradMode::add,
@@ -140,9 +157,10 @@ void BatchNorm::backward_input(const Backward& b) {
   const Tensor grad_out = is_masked ? residual->tensor : b.grad_out;
   const float* means = needs_means ? m.totals : nullptr;
   dispatch(b.in[0].dtype, [&]<class T>(T) {
-    if (mask == Mask::none || is_masked) grad_apply<T, Mask::none>(b, v, grad_out, means);
-    else if (mask == Mask::output) grad_apply<T, Mask::output>(b, v, grad_out, means);
-    else grad_apply<T, Mask::recompute>(b, v, grad_out, means);
+    if (mask == Mask::none || is_masked) grad_apply<T, Mask::none>(b, v, grad_out, mask_source, means);
+    else if (mask == Mask::output) grad_apply<T, Mask::output>(b, v, grad_out, mask_source, means);
+    else if (mask == Mask::bits) grad_apply<T, Mask::bits>(b, v, grad_out, mask_source, means);
+    else grad_apply<T, Mask::recompute>(b, v, grad_out, mask_source, means);
   });
 }
 

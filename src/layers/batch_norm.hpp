@@ -8,6 +8,7 @@ namespace lockstep {
 /// Shapes   x, y, in[1] [n, h, w, c]; weight, bias, running_mean, running_var [c].
 /// Dtypes   x, y, in[1] f32 | f16 | bf16; the rest f32; sums, of x - K with K the running mean, accumulate in f32, chunks in f64.
 /// Ranks    with an exchange collective in both directions: every rank calls, n may differ and be 0; counts travel with the sums.
+/// Sums     of its input that came with it are used instead of a pass over it: in f32, not centered on K.
 /// Weights' gradients are sums over this rank's images; only grad x needs the group's.
 /// Source   Ioffe and Szegedy 2015, alg. 1; running statistics as PyTorch's: unbiased variance, momentum is the weight of the new value.
 class BatchNorm final : public Layer {
@@ -22,6 +23,7 @@ class BatchNorm final : public Layer {
   void forward(const Forward& f) override;
   void backward_input(const Backward& b) override;
   bool is_normalization() const override { return true; }
+  bool takes_sums() const override { return !uses_running_; }
   void use_running_statistics() override { uses_running_ = true; }
 
   void fuse_add() { has_residual_ = true; }   // the node gets a second input

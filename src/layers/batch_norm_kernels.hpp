@@ -11,7 +11,11 @@ enum class Mask {
   none,       // there is no relu, or grad_out has its zeros already
   recompute,  // the sign of the normalized x: costs no memory traffic
   output,     // the sign of y
+  bits,       // a byte a packet that forward left, one bit a lane: a sixteenth of y
 };
+
+/// Whether forward leaves bits: on a GPU, where rows are whole packets, each of which one thread reads and writes.
+inline bool has_mask_bits(DType dtype, std::int64_t c) { return !runs_on_host && c % (16 / static_cast<std::int64_t>(size_of(dtype))) == 0; }
 
 /// Per-channel vectors of one call, f32 [c].
 struct BatchNormVectors {
@@ -157,6 +161,7 @@ struct BatchNormApply {
   using Element = T;
   const T *x, *residual;
   T* y;
+  std::uint8_t* bits;                    // for Mask::bits; null: not wanted
   BatchNormVectors vectors;
   std::int64_t c;
 
@@ -167,28 +172,31 @@ struct BatchNormApply {
       const std::int64_t at = row * c + channel, ahead = at + few_rows * c;
       prefetch(x + ahead), prefetch_for_writing(y + ahead);
       if (has_residual) prefetch(residual + ahead);
-      Lanes<width> z = (load<width>(x + at) - v.mean) * v.scale + v.bias;
+      Lanes<width> z = (load_last<width>(x + at) - v.mean) * v.scale + v.bias;
       if (has_residual) z = z + load<width>(residual + at);
+      if constexpr (!runs_on_host && has_relu && width > 1)
+        if (bits) bits[at / width] = positive_bits(z);
       if (has_relu) z = positive_part(z);
       store(y + at, z);
     }
   }
 };
 
-/// grad_out of one row under the relu's mask.
-template <Mask mask, int width, class T>
-LOCKSTEP_FUNCTION Lanes<width> masked(const T* grad_out, const T* y, const Lanes<width>& centered, const BlockVectors<width>& v) {
-  const Lanes<width> g = load<width>(grad_out);
-  if (mask == Mask::output) return where_positive(load<width>(y), g);
-  if (mask == Mask::recompute) return where_positive(centered * v.scale + v.bias, g);
-  return g;
+/// g, grad_out's packet at an element, under the relu's mask.  source: y, or the bits.
+template <Mask mask, class T, int width>
+LOCKSTEP_FUNCTION Lanes<width> masked(const Lanes<width>& g, const void* source, std::int64_t at, const Lanes<width>& centered, const BlockVectors<width>& v) {
+  if constexpr (mask == Mask::output) return where_positive(load<width>(static_cast<const T*>(source) + at), g);
+  else if constexpr (mask == Mask::recompute) return where_positive(centered * v.scale + v.bias, g);
+  else if constexpr (mask == Mask::bits && !runs_on_host) return where_set(static_cast<const std::uint8_t*>(source)[at / width], g);
+  else return g;
 }
 
 /// partial [chunks, 2, c] = sums of g and of g * (x - mean), where g is grad_out under the relu's mask; residual_grad = g or += g.
 template <class T, Mask mask>
 struct BatchNormGradSum {
   using Element = T;
-  const T *x, *y, *grad_out;
+  const T *x, *grad_out;
+  const void* mask_source;
   T* residual_grad;                      // null: not wanted
   bool adds_residual;
   BatchNormVectors vectors;
@@ -205,9 +213,9 @@ struct BatchNormGradSum {
       for (; row < stop; ++row) {
         const std::int64_t at = row * c + channel, ahead = at + rows_ahead * c;
         prefetch(x + ahead), prefetch(grad_out + ahead);
-        if (mask == Mask::output) prefetch(y + ahead);
+        if (mask == Mask::output) prefetch(static_cast<const T*>(mask_source) + ahead);
         if (residual_grad) prefetch_for_writing(residual_grad + ahead);
-        const Lanes<width> centered = load<width>(x + at) - v.mean, g = masked<mask>(grad_out + at, y + at, centered, v);
+        const Lanes<width> centered = load<width>(x + at) - v.mean, g = masked<mask, T>(load<width>(grad_out + at), mask_source, at, centered, v);
         sum.add(g, g * centered);
         if (residual_grad) store(residual_grad + at, adds_residual ? load<width>(residual_grad + at) + g : g);
       }
@@ -221,7 +229,8 @@ struct BatchNormGradSum {
 template <class T, Mask mask>
 struct BatchNormGradApply {
   using Element = T;
-  const T *x, *y, *grad_out;
+  const T *x, *grad_out;
+  const void* mask_source;
   T* grad_x;
   bool adds;
   BatchNormVectors vectors;
@@ -236,8 +245,8 @@ struct BatchNormGradApply {
     for (std::int64_t row = begin; row < end; ++row) {
       const std::int64_t at = row * c + channel, ahead = at + few_rows * c;
       prefetch(x + ahead), prefetch(grad_out + ahead), prefetch_for_writing(grad_x + ahead);
-      if (mask == Mask::output) prefetch(y + ahead);
-      const Lanes<width> centered = load<width>(x + at) - v.mean, g = masked<mask>(grad_out + at, y + at, centered, v);
+      if (mask == Mask::output) prefetch(static_cast<const T*>(mask_source) + ahead);
+      const Lanes<width> centered = load_last<width>(x + at) - v.mean, g = masked<mask, T>(load_last<width>(grad_out + at), mask_source, at, centered, v);
       const Lanes<width> d = (g - constant - centered * slope) * v.scale;
       store(grad_x + at, adds ? load<width>(grad_x + at) + d : d);
     }

@@ -14,8 +14,9 @@ void batch_norm_sums(const Device& device, Tensor x, const float* center, float*
 
 /// What backward sums: g and g * (x - mean), where g is grad_out under the relu's mask.  residual = g or += g on the way.
 struct GradSumArguments {
-  Tensor x, y, grad_out;                 // y: for Mask::output
+  Tensor x, grad_out;
   Mask mask = Mask::none;
+  const void* mask_source = nullptr;     // y, or bits
   Tensor residual;                       // empty: not wanted
   bool adds_residual = false;
   BatchNormVectors vectors{};

@@ -76,19 +76,25 @@ __global__ void __launch_bounds__(block_threads) batch_norm_sum_rows(const T* x,
 }
 
 template <class T, int width, Mask mask>
-__global__ void __launch_bounds__(block_threads) batch_norm_grad_sum_rows(const T* x, const T* y, const T* grad_out, T* residual, bool adds_residual,
+__global__ void __launch_bounds__(block_threads) batch_norm_grad_sum_rows(const T* x, const T* grad_out, const void* mask_source, T* residual, bool adds_residual,
                                                                           BatchNormVectors vectors, std::int64_t rows, std::int64_t c, float* partial) {
+  constexpr int ahead = 2;
   const std::int64_t channel = static_cast<std::int64_t>(blockIdx.y * blockDim.x + threadIdx.x) * width, step = static_cast<std::int64_t>(gridDim.x) * blockDim.y;
   Lanes<width> sum = zeros<width>(), products = zeros<width>();
   if (channel < c) {
     const BlockVectors<width> v(vectors, channel);
-    const auto add = [&](std::int64_t row) {
-      const std::int64_t at = row * c + channel;
-      const Lanes<width> centered = load<width>(x + at) - v.mean, g = masked<mask>(grad_out + at, y + at, centered, v);
+    const auto add = [&](std::int64_t at, const Lanes<width>& of_x, const Lanes<width>& of_grad) {
+      const Lanes<width> centered = of_x - v.mean, g = masked<mask, T>(of_grad, mask_source, at, centered, v);
       sum = sum + g, products = products + g * centered;
       if (residual) store(residual + at, adds_residual ? load<width>(residual + at) + g : g);
     };
-    for (std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * blockDim.y + threadIdx.y; row < rows; row += step) add(row);
+    std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
+    for (; row + (ahead - 1) * step < rows; row += ahead * step) {
+      Lanes<width> xs[ahead], gs[ahead];
+      for (int i = 0; i < ahead; ++i) xs[i] = load<width>(x + (row + i * step) * c + channel), gs[i] = load<width>(grad_out + (row + i * step) * c + channel);
+      for (int i = 0; i < ahead; ++i) add((row + i * step) * c + channel, xs[i], gs[i]);
+    }
+    for (; row < rows; row += step) add(row * c + channel, load<width>(x + row * c + channel), load<width>(grad_out + row * c + channel));
   }
   add_rows_of_block<width>(sum, products, c, partial);
 }
@@ -120,11 +126,12 @@ template <class T, int width>
 void grad_sum(const Device& device, const GradSumArguments& a, const Launch& l, float* partial) {
   const Shape& s = a.x.shape;
   const auto run = [&](auto kernel) {
-    kernel<<<l.blocks, l.threads, 0, stream_of(device)>>>(a.x.as<T>(), a.y.as<T>(), a.grad_out.as<T>(), a.residual.as<T>(), a.adds_residual, a.vectors, s.n * s.h * s.w,
+    kernel<<<l.blocks, l.threads, 0, stream_of(device)>>>(a.x.as<T>(), a.grad_out.as<T>(), a.mask_source, a.residual.as<T>(), a.adds_residual, a.vectors, s.n * s.h * s.w,
                                                           s.c, partial);
   };
   if (a.mask == Mask::none) run(batch_norm_grad_sum_rows<T, width, Mask::none>);
   else if (a.mask == Mask::output) run(batch_norm_grad_sum_rows<T, width, Mask::output>);
+  else if (a.mask == Mask::bits) run(batch_norm_grad_sum_rows<T, width, Mask::bits>);
   else run(batch_norm_grad_sum_rows<T, width, Mask::recompute>);
 }
 

@@ -18,7 +18,7 @@ namespace {
 template <class T, Mask mask>
 void grad_sum(const Device& device, const GradSumArguments& a, const RowCut& cut, float* partial) {
   for_each_block("batch_norm.grad_sum", device, cut,
-                 BatchNormGradSum<T, mask>{a.x.as<T>(), a.y.as<T>(), a.grad_out.as<T>(), a.residual.as<T>(), a.adds_residual, a.vectors, partial, cut.c});
+                 BatchNormGradSum<T, mask>{a.x.as<T>(), a.grad_out.as<T>(), a.mask_source, a.residual.as<T>(), a.adds_residual, a.vectors, partial, cut.c});
 }
 
 }  // namespace

@@ -34,11 +34,14 @@ class Conv final : public Layer {
   }
   Needs needs(DType, Shapes) const override { return {.keeps_input = true, .workspace_bytes = op_->workspace_bytes()}; }
 
+  bool offers_sums(std::int64_t images) const override { return op_->offers_sums(images); }
+
   void forward(const Forward& f) override {
     if (f.out.shape.n == 0) return;
     ConvArguments a;
     a.x = seen(f.in[0]), a.weight = kernel(f.weights[0]), a.y = f.out, a.workspace = f.workspace;
     if (problem_.has_bias) a.bias = f.weights[1];
+    a.sums = f.out_sums;
     op_->forward(f.device, a);
   }
   void backward_input(const Backward& b) override {

@@ -62,6 +62,17 @@ LOCKSTEP_FUNCTION Lanes<width> load(const T* from) {
   }
   return r;
 }
+/// load of what no kernel reads soon: on a GPU its cache lines are the first to go.
+template <int width, class T>
+LOCKSTEP_FUNCTION Lanes<width> load_last(const T* from) {
+#ifdef __CUDA_ARCH__
+  if constexpr (width * sizeof(T) == 16) {
+    const int4 raw = __ldcs(reinterpret_cast<const int4*>(from));
+    return load<width>(reinterpret_cast<const T*>(&raw));
+  }
+#endif
+  return load<width>(from);
+}
 template <int width, class T>
 LOCKSTEP_FUNCTION void store(T* to, const Lanes<width>& a) {
   if constexpr (width == 1) {
@@ -119,6 +130,23 @@ LOCKSTEP_FUNCTION Lanes<width> where_positive(const Lanes<width>& y, const Lanes
   return r;
 }
 
+/// One bit a lane, the first lane's lowest: whether it is > 0 (or NaN).  At most 8 lanes.
+template <int width>
+LOCKSTEP_FUNCTION std::uint8_t positive_bits(const Lanes<width>& y) {
+  static_assert(width <= 8 && Lanes<width>::each == 1);
+  unsigned bits = 0;
+  for (int i = 0; i < width; ++i) bits |= (y.v[i] <= 0 ? 0u : 1u) << i;
+  return static_cast<std::uint8_t>(bits);
+}
+/// g where the lane's bit is set, else 0.
+template <int width>
+LOCKSTEP_FUNCTION Lanes<width> where_set(std::uint8_t bits, const Lanes<width>& g) {
+  static_assert(width <= 8 && Lanes<width>::each == 1);
+  Lanes<width> r;
+  for (int i = 0; i < width; ++i) r.v[i] = (bits >> i & 1) != 0 ? g.v[i] : 0.f;
+  return r;
+}
+
 /// g where the byte is `value`, else 0.
 template <int width>
 LOCKSTEP_FUNCTION Lanes<width> where_equal(const std::uint8_t* bytes, std::uint8_t value, const Lanes<width>& g) {
@@ -153,13 +181,18 @@ LOCKSTEP_FUNCTION std::int64_t quotient(std::int64_t a, std::int64_t b) {
   return a <= UINT32_MAX && b <= UINT32_MAX ? static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(b) : a / b;
 }
 
+/// Which end of the arrays a GPU starts with.  What the kernel before walked over last is still in its cache: the next one starts there.
+enum class Walk { forwards, backwards };
+
 /// Full blocks run lane_width wide, the channels of a last partial block one by one; on a GPU all of them where a row is no whole number of packets.
 template <class Body>
-void for_each_block(const char* label, const Device& device, const RowCut& cut, const Body& body) {
+void for_each_block(const char* label, const Device& device, const RowCut& cut, const Body& body, Walk walk = Walk::forwards) {
   constexpr int width = lane_width<typename Body::Element>;
   const std::int64_t blocks = cut.blocks(width);
-  const bool is_wide = runs_on_host || cut.c % width == 0;
-  Kokkos::parallel_for(label, range(device, cut.chunks() * blocks), KOKKOS_LAMBDA(std::int64_t item) {
+  const bool is_wide = runs_on_host || cut.c % width == 0, is_reversed = !runs_on_host && walk == Walk::backwards;
+  const std::int64_t items = cut.chunks() * blocks;
+  Kokkos::parallel_for(label, range(device, items), KOKKOS_LAMBDA(std::int64_t at) {
+    const std::int64_t item = is_reversed ? items - 1 - at : at;
     const std::int64_t chunk = quotient(item, blocks), first = (item - chunk * blocks) * width;
     const std::int64_t begin = chunk * cut.rows_each, end = begin + cut.rows_each < cut.rows ? begin + cut.rows_each : cut.rows;
     if (is_wide && first + width <= cut.c) {

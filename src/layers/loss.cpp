@@ -1,6 +1,6 @@
 // loss: cross entropy with label smoothing, its gradient, and the counts that training and evaluation report.
+#include "layers/lanes.hpp"
 #include "layers/layers.hpp"
-#include "tensor/views.hpp"
 
 namespace lockstep {
 
@@ -31,53 +31,75 @@ LOCKSTEP_FUNCTION bool stands_before(float za, std::int64_t a, float zb, std::in
   return za > zb || (za == zb && a < b);
 }
 
+/// A class and its logit; which of two stands first is a reduction in any order.
+struct Standing {
+  float z;
+  std::int64_t k;
+};
+struct FirstStanding {
+  using reducer = FirstStanding;
+  using value_type = Standing;
+  using result_view_type = Kokkos::View<Standing, ExecutionSpace, Kokkos::MemoryUnmanaged>;
+  Standing& first;
+  LOCKSTEP_FUNCTION explicit FirstStanding(Standing& to) : first(to) {}
+  LOCKSTEP_FUNCTION void join(Standing& a, const Standing& b) const {
+    if (b.k >= 0 && (a.k < 0 || stands_before(b.z, b.k, a.z, a.k))) a = b;
+  }
+  LOCKSTEP_FUNCTION void init(Standing& a) const { a = {0, -1}; }
+  LOCKSTEP_FUNCTION Standing& reference() const { return first; }
+  LOCKSTEP_FUNCTION result_view_type view() const { return result_view_type(&first); }
+  LOCKSTEP_FUNCTION bool references_scalar() const { return true; }
+};
+
 /// logits [n, 1, 1, classes], out [n, 1, 1, 1]: (1 - smoothing) * -log p(label) + smoothing * mean of -log p.  A label that is no class: NaN.
 template <class T>
 void cross_entropy_forward(const Device& device, Tensor logits, Tensor out, LossArguments a) {
   const T* z_all = logits.as<T>();
   T* y = out.as<T>();
-  Kokkos::parallel_for("cross_entropy.forward", range(device, a.images), KOKKOS_LAMBDA(std::int64_t n) {
-    const T* z = z_all + n * a.classes;
-    std::int64_t best = 0;
-    for (std::int64_t k = 1; k < a.classes; ++k)
-      if (stands_before(static_cast<float>(z[k]), k, static_cast<float>(z[best]), best)) best = k;
-    const float largest = static_cast<float>(z[best]);
+  Kokkos::parallel_for("cross_entropy.forward", teams(device, a.images, 32), KOKKOS_LAMBDA(const Teams::member_type& team) {
+    const std::int64_t n = team.league_rank(), classes = a.classes;
+    const T* z = z_all + n * classes;
+    const auto all_classes = Kokkos::TeamThreadRange(team, classes);
+    Standing best{};
+    Kokkos::parallel_reduce(all_classes, [&](std::int64_t k, Standing& first) { FirstStanding(first).join(first, {static_cast<float>(z[k]), k}); }, FirstStanding(best));
+    const float largest = best.z;
     double sum = 0, sum_below = 0;                                       // of exp(z - largest), of largest - z
-    for (std::int64_t k = 0; k < a.classes; ++k) {
+    Kokkos::parallel_reduce(all_classes, [&](std::int64_t k, double& of_exp, double& of_below) {
       const float below = largest - static_cast<float>(z[k]);
-      sum += Kokkos::exp(-below);
-      sum_below += below;
-    }
-    const float log_sum = static_cast<float>(Kokkos::log(sum));
-
+      of_exp += Kokkos::exp(-below);
+      of_below += below;
+    }, sum, sum_below);
     const std::int64_t label = a.labels[n];
-    const bool is_class = label >= 0 && label < a.classes;
+    const bool is_class = label >= 0 && label < classes;
     const float z_label = is_class ? static_cast<float>(z[label]) : Kokkos::Experimental::quiet_NaN_v<float>;
-    float loss = log_sum + (largest - z_label);
-    if (a.smoothing > 0) loss = (1 - a.smoothing) * loss + a.smoothing * (log_sum + static_cast<float>(sum_below / static_cast<double>(a.classes)));
     std::int32_t rank = 0;
-    for (std::int64_t k = 0; k < a.classes; ++k) rank += k != label && stands_before(static_cast<float>(z[k]), k, z_label, label);
-    a.losses[n] = {loss, is_class ? rank : static_cast<std::int32_t>(a.classes)};
+    Kokkos::parallel_reduce(all_classes, [&](std::int64_t k, std::int32_t& before) { before += k != label && stands_before(static_cast<float>(z[k]), k, z_label, label); }, rank);
+    if (team.team_rank() != 0) return;
+    const float log_sum = static_cast<float>(Kokkos::log(sum));
+    float loss = log_sum + (largest - z_label);
+    if (a.smoothing > 0) loss = (1 - a.smoothing) * loss + a.smoothing * (log_sum + static_cast<float>(sum_below / static_cast<double>(classes)));
+    a.losses[n] = {loss, is_class ? rank : static_cast<std::int32_t>(classes)};
     if (a.terms) a.terms[n] = {largest, log_sum};
-    if (a.predictions) a.predictions[n] = static_cast<std::int32_t>(best);
+    if (a.predictions) a.predictions[n] = static_cast<std::int32_t>(best.k);
     y[n] = T(loss);
   });
 }
 
-/// Adds the images that count, in order.  nonfinite: null in evaluation.
+/// Adds the images that count, in an order that only their number decides.  nonfinite: null in evaluation.
 inline void cross_entropy_sum(const Device& device, LossArguments a, MetricSums* metrics, float* nonfinite) {
-  Kokkos::parallel_for("cross_entropy.sum", range(device, 1), KOKKOS_LAMBDA(std::int64_t) {
+  Kokkos::parallel_for("cross_entropy.sum", teams(device, 1, 256), KOKKOS_LAMBDA(const Teams::member_type& team) {
     const std::int64_t count = a.step->local_count < a.images ? a.step->local_count : a.images;
     const std::int64_t fifth = a.classes < 5 ? a.classes : 5;
     double loss = 0;
     std::int64_t top1 = 0, top5 = 0, bad = 0;
-    for (std::int64_t n = 0; n < count; ++n) {
+    Kokkos::parallel_reduce(Kokkos::TeamThreadRange(team, count), [&](std::int64_t n, double& losses, std::int64_t& first, std::int64_t& first_five, std::int64_t& nonfinites) {
       const ImageLoss image = a.losses[n];
-      loss += image.loss;
-      top1 += image.rank < 1;
-      top5 += image.rank < fifth;
-      bad += !Kokkos::isfinite(image.loss);
-    }
+      losses += image.loss;
+      first += image.rank < 1;
+      first_five += image.rank < fifth;
+      nonfinites += !Kokkos::isfinite(image.loss);
+    }, loss, top1, top5, bad);
+    if (team.team_rank() != 0) return;
     metrics->loss += loss;
     metrics->images += count;
     metrics->top1 += top1;
@@ -92,7 +114,7 @@ void cross_entropy_backward(const Device& device, Tensor logits, Tensor grad_log
   const T* z = logits.as<T>();
   T* dz = grad_logits.as<T>();
   Kokkos::parallel_for("cross_entropy.backward", range(device, a.images * a.classes), KOKKOS_LAMBDA(std::int64_t i) {
-    const std::int64_t n = i / a.classes, k = i % a.classes;
+    const std::int64_t n = quotient(i, a.classes), k = i - n * a.classes;
     float g = 0;
     if (n < a.step->local_count) {
       const SoftmaxTerms t = a.terms[n];

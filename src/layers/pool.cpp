@@ -14,8 +14,8 @@ inline Windows windows_of(const Shape& x, const Shape& y, std::int64_t kernel = 
   const auto i = [](std::int64_t v) { return static_cast<int>(v); };
   return {i(x.h), i(x.w), i(y.h), i(y.w), x.c, i(kernel), i(stride), i(pad)};
 }
-/// A work item takes a few pixels: all blocks of them come before the next few, so that reads stay near one another.
-inline constexpr std::int64_t few_pixels = 8;
+/// A work item takes a few pixels: all blocks of them come before the next few, so that reads stay near one another.  A GPU wants many items.
+inline constexpr std::int64_t few_pixels = runs_on_host ? 8 : 1;
 inline RowCut cut_pixels(const Shape& image) { return cut_rows(image, few_pixels); }
 
 /// Pixel `index` of [n, height, width], and the one after it.
@@ -23,8 +23,8 @@ struct Pixel {
   std::int64_t n;
   int y, x, height, width;
   LOCKSTEP_FUNCTION Pixel(std::int64_t index, int height_, int width_) : height(height_), width(width_) {
-    const std::int64_t row = index / width;
-    n = row / height, y = static_cast<int>(row % height), x = static_cast<int>(index % width);
+    const std::int64_t row = quotient(index, width);
+    n = quotient(row, height), y = static_cast<int>(row - n * height), x = static_cast<int>(index - row * width);
   }
   LOCKSTEP_FUNCTION void advance() {
     if (++x < width) return;

@@ -34,4 +34,10 @@ inline auto range(const Device& device, std::int64_t n) {
   return Kokkos::Experimental::require(Range(execution_space(device), 0, n), Kokkos::Experimental::WorkItemProperty::HintLightWeight);
 }
 
+/// n teams on the device's current stream, of so many threads on a GPU, one on a CPU.
+using Teams = Kokkos::TeamPolicy<ExecutionSpace, Kokkos::IndexType<std::int64_t>>;
+inline auto teams(const Device& device, std::int64_t n, int threads) {
+  return Kokkos::Experimental::require(Teams(execution_space(device), static_cast<int>(n), runs_on_host ? 1 : threads), Kokkos::Experimental::WorkItemProperty::HintLightWeight);
+}
+
 }  // namespace lockstep
