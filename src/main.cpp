@@ -78,18 +78,21 @@ int guarded(Work&& work, unsigned patience = usual_patience) {
   }
 }
 
-/// The ordinal of this rank's GPU, or -1 where the command can do without and there is none.
-int choose_device(const Communicator& comm, bool needs_device) {
-  const int gpus = visible_gpus();
-  if (gpus == 0 && !needs_device) return -1;
-  return gpus == 1 ? 0 : comm.local_rank();   // one visible GPU a task, as srun --gpus-per-task binds, or all of the node's
+/// The ordinal of this rank's GPU, or -1 where the command can do without and a rank sees none.
+int choose_device(Communicator& comm, bool needs_device) {
+  if (is_host_build()) return 0;
+  const VisibleGpus gpus = visible_gpus();
+  if (!needs_device && comm.min(std::ssize(gpus.places)) == 0) return -1;
+  return choose_gpu(comm, gpus);
 }
 
 int run_on_ranks(const Command& command, const Invocation& invocation) {
   std::unique_ptr<Communicator> comm = make_communicator();
+  const BuildInfo& build = build_info();
+  require_same(*comm, "the build", text_of(build.version, " ", build.git_hash, ", ", build.configuration, ", ", build.libraries));   // before anything that builds do differently
   const int ordinal = choose_device(*comm, command.needs_device);
   std::optional<KokkosSession> kokkos;
-  if (command.needs_device || is_host_build() || ordinal >= 0) kokkos.emplace(std::max(ordinal, 0));
+  if (ordinal >= 0) kokkos.emplace(ordinal);
   Device device(!kokkos.has_value());
   comm = with_gpus(std::move(comm), device, [](const std::string& line) { std::cerr << "lockstep: " << line << std::endl; });
   return command.ranks(invocation, *comm, device);

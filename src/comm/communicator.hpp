@@ -71,14 +71,22 @@ class Communicator {
 
 /// Over MPI_COMM_WORLD.  Device memory is summed through the host's.
 std::unique_ptr<Communicator> make_communicator();
-/// The same ranks, which sum the memory of their GPUs by NCCL where this build has it; else `ranks` itself.  Collective.
-/// Errors: two ranks on one GPU; ranks whose CUDA driver, CUDA or NCCL differ, by host.  A GPU of another model is told by warn, on rank 0.
+/// The same ranks, which sum the memory of their GPUs by NCCL where this build has it; else `ranks` itself.  Collective, after choose_gpu.
+/// Errors: hosts whose NVIDIA driver, CUDA, cuDNN or NCCL differ; an NCCL older than the build's.  A GPU of another model is told by warn, on rank 0.
 std::unique_ptr<Communicator> with_gpus(std::unique_ptr<Communicator> ranks, Device& device, const std::function<void(const std::string&)>& warn);
+
+/// For each rank the place in its list of the GPU that it takes, so that no two share one; -1 for those that get none, as few as can be.
+/// gpus: of each rank, the GPUs that it sees; the same text, the same GPU.
+std::vector<int> assign_gpus(const std::vector<std::vector<std::string>>& gpus);
+/// The ordinal of this rank's GPU, however the launcher has made GPUs visible: all of the host to each rank, one, or some.  Collective.
+/// Error on all ranks where one gets none.
+int choose_gpu(Communicator& comm, const VisibleGpus& visible);
 
 /// The rank -> host -> threads table of the launch, one line a host; empty on all but rank 0.  threads: of this rank.
 std::string describe_ranks(Communicator& comm, int threads);
 
 /// Error on all ranks, naming the hosts and the first line that differs, unless every rank hands in the same text.  what: "the build", ...
-void require_same(Communicator& comm, const std::string& what, const std::string& text);
+void require_same(Communicator& comm, const std::string& what, const std::string& text,
+                  const std::string& advice = "Give all ranks the same program, input file and arguments (a folder that all nodes share does).");
 
 }  // namespace lockstep

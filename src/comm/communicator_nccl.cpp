@@ -1,13 +1,18 @@
 // communicator_nccl: ranks that sum the memory of their GPUs by NCCL, on the device's streams; all else by the communicator inside, over MPI.
 // NCCL's own variables (NCCL_*) are the user's; only NCCL_GRAPH_MIXING_SUPPORT is set to 0 unless the user did: sums run in recordings alone.
 #include <cuda_runtime.h>
+#include <dlfcn.h>
 #include <nccl.h>
 
-#include <array>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <map>
+#include <fstream>
+#include <mutex>
 #include <source_location>
+#include <thread>
 
 #include "comm/communicator.hpp"
 
@@ -23,23 +28,71 @@ void check(cudaError_t status, std::source_location site = std::source_location:
   if (status != cudaSuccess) fail_with(exit_internal, "CUDA: ", cudaGetErrorString(status), " at ", site.file_name(), ":", site.line());
 }
 
+/// Looks once a second whether NCCL has lost a peer or the network: its kernels then wait for ever, and the host for them.
+/// A rank that leaves with a message of its own, or that the watchdog or the launcher finds dead, ends the job within moments; what NCCL noticed of
+/// that is told only if the job lives on.  Between GPUs of one host NCCL notices nothing: there, theirs is the only word.
+class FaultWatch {
+ public:
+  explicit FaultWatch(ncclComm_t nccl) : thread_([this, nccl] { run(nccl); }) {}
+  ~FaultWatch() {
+    {
+      std::lock_guard lock(mutex_);
+      is_ending_ = true;
+    }
+    wake_.notify_one();
+    thread_.join();
+  }
+
+ private:
+  static constexpr std::chrono::seconds period{1}, patience{6};
+
+  bool rests(std::chrono::seconds time) {                   // false: it is to end
+    std::unique_lock lock(mutex_);
+    return !wake_.wait_for(lock, time, [this] { return is_ending_; });
+  }
+  void run(ncclComm_t nccl) {
+    while (rests(period)) {
+      ncclResult_t fault = ncclSuccess;
+      const ncclResult_t status = ncclCommGetAsyncError(nccl, &fault);
+      if (status != ncclSuccess) fault = status;
+      if (fault == ncclSuccess || fault == ncclInProgress) continue;
+      if (!rests(patience)) return;
+      std::fprintf(stderr, "lockstep[%s]: error: NCCL: %s: %s A rank or the network between hosts is lost; the last checkpoint is whole. "
+                   "NCCL_DEBUG=INFO says more.\n", rank_name().c_str(), ncclGetErrorString(fault), ncclGetLastError(nccl));
+      abort_all(exit_internal);
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool is_ending_ = false;
+  std::thread thread_;                                      // the last member: it starts when the others are ready
+};
+
 class NcclCommunicator final : public Communicator {
  public:
-  explicit NcclCommunicator(std::unique_ptr<Communicator> ranks) : ranks_(std::move(ranks)) {
+  explicit NcclCommunicator(std::unique_ptr<Communicator> ranks) : ranks_(std::move(ranks)) {}
+  ~NcclCommunicator() override {
+    watch_.reset();
+    if (!nccl_) return;
+    // A rank that leaves by an exception would wait for the others in ncclCommDestroy.
+    std::uncaught_exceptions() > exceptions_ ? ncclCommAbort(nccl_) : ncclCommDestroy(nccl_);
+  }
+
+  /// Takes seconds, and memory of the GPU.  Collective; not while a recording is made.
+  void connect() {
     ncclUniqueId id{};
     if (ranks_->rank() == 0) check(ncclGetUniqueId(&id));
     ranks_->broadcast(&id, sizeof id, 0);
     check(ncclCommInitRank(&nccl_, ranks_->size(), id, ranks_->rank()));
-  }
-  ~NcclCommunicator() override {
-    // A rank that leaves by an exception would wait for the others in ncclCommDestroy.
-    std::uncaught_exceptions() > exceptions_ ? ncclCommAbort(nccl_) : ncclCommDestroy(nccl_);
+    watch_ = std::make_unique<FaultWatch>(nccl_);
   }
 
   void all_reduce_sum(Device& device, Tensor buffer, StreamId stream) override {
     if (calls_) calls_->fetch_add(1, std::memory_order_relaxed);
     if (buffer.dtype != DType::f32) fail_with(exit_internal, "all_reduce_sum: ", name_of(buffer.dtype), "; it sums f32 only");
     if (buffer.size() == 0) return;
+    if (!nccl_) connect();                                  // a group's first sum, which is never recorded: Device::record runs what it records before
     check(ncclAllReduce(buffer.data, buffer.data, static_cast<std::size_t>(buffer.size()), ncclFloat, ncclSum, nccl_,
                         static_cast<cudaStream_t>(device.native_stream(stream))));
   }
@@ -76,38 +129,33 @@ class NcclCommunicator final : public Communicator {
  private:
   std::unique_ptr<Communicator> ranks_;
   ncclComm_t nccl_ = nullptr;
+  std::unique_ptr<FaultWatch> watch_;
   std::atomic<std::int64_t>* calls_ = nullptr;
   int exceptions_ = std::uncaught_exceptions();
 };
 
-/// Host and place of this rank's GPU: the same for two ranks only if they share it.
-std::string place_of_gpu() {
-  int ordinal = 0;
-  std::array<char, 32> bus{};
-  check(cudaGetDevice(&ordinal));
-  check(cudaDeviceGetPCIBusId(bus.data(), static_cast<int>(bus.size()), ordinal));
-  return text_of("GPU ", bus.data(), " of ", host_name());
-}
+/// "2.28.9" of 22809.
+std::string nccl_text(int version) { return text_of(version / 10000, ".", version % 10000 / 100, ".", version % 100); }
 
+/// A line each.
 std::string versions() {
   int driver = 0, runtime = 0, nccl = 0;
   check(cudaDriverGetVersion(&driver));
   check(cudaRuntimeGetVersion(&runtime));
   check(ncclGetVersion(&nccl));
-  return text_of("CUDA ", runtime, ", a driver for CUDA ", driver, ", NCCL ", nccl);
+  std::string module = "?";                                 // a container may hide it
+  std::ifstream("/sys/module/nvidia/version") >> module;
+  // cuDNN is linked by backends/, if at all; here only its version is asked for.
+  const auto cudnn = reinterpret_cast<std::size_t (*)()>(dlsym(RTLD_DEFAULT, "cudnnGetVersion"));
+  return text_of("CUDA ", runtime / 1000, ".", runtime % 1000 / 10, "\nNVIDIA driver ", module, " for CUDA ", driver / 1000, ".", driver % 1000 / 10, "\nNCCL ", nccl_text(nccl),
+                 "\ncuDNN ", cudnn ? text_of(cudnn()) : "none");
 }
 
-/// Error on all ranks if two of them have one GPU.
-void require_own_gpus(Communicator& ranks) {
-  const std::vector<std::string> places = ranks.gather(place_of_gpu());
-  std::string shared;
-  std::map<std::string, std::size_t> first;
-  for (std::size_t rank = 0; rank < places.size() && shared.empty(); ++rank)
-    if (const auto [at, is_new] = first.try_emplace(places[rank], rank); !is_new)
-      shared = text_of("ranks ", at->second, " and ", rank, " both have ", places[rank],
-                       ". Start at most as many ranks on a node as it has GPUs (--ntasks-per-node), and ask for one GPU a task (--gpus-per-task=1) or for all of the node's.");
-  shared = ranks.broadcast(shared, 0);
-  require(shared.empty(), shared);
+void require_new_enough() {
+  int nccl = 0;
+  check(ncclGetVersion(&nccl));
+  require(nccl / 100 >= NCCL_VERSION_CODE / 100, "NCCL ", nccl_text(nccl), " was loaded, which is older than the ", nccl_text(NCCL_VERSION_CODE),
+          " that lockstep was built with. Load the newer one (LD_LIBRARY_PATH, or its module), or build lockstep anew on this machine.");
 }
 
 void warn_of_mixed_models(Communicator& ranks, Device& device, const std::function<void(const std::string&)>& warn) {
@@ -121,11 +169,13 @@ void warn_of_mixed_models(Communicator& ranks, Device& device, const std::functi
 
 std::unique_ptr<Communicator> with_gpus(std::unique_ptr<Communicator> ranks, Device& device, const std::function<void(const std::string&)>& warn) {
   if (ranks->size() == 1 || device.is_plan_only()) return ranks;
-  require_same(*ranks, "the GPU libraries", versions());
-  require_own_gpus(*ranks);
+  require_same(*ranks, "the GPU software", versions(), "Give all ranks nodes with the same driver, and the same libraries (LD_LIBRARY_PATH, modules).");
+  require_new_enough();
   warn_of_mixed_models(*ranks, device, warn);
   ::setenv("NCCL_GRAPH_MIXING_SUPPORT", "0", 0);
-  return std::make_unique<NcclCommunicator>(std::move(ranks));
+  auto gpus = std::make_unique<NcclCommunicator>(std::move(ranks));
+  gpus->connect();                                          // what is wrong with the network is told here, not in the first step
+  return gpus;
 }
 
 }  // namespace lockstep

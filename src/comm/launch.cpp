@@ -2,7 +2,9 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
+#include <set>
 #include <sstream>
 
 #include "comm/communicator.hpp"
@@ -40,6 +42,22 @@ std::string first_line_that_differs(const std::string& text, const std::string& 
   }
 }
 
+/// A rank that sees no GPU comes before one whose GPUs others have; empty if each rank has one.
+std::string complaint_of(const std::vector<std::vector<std::string>>& gpus, const std::vector<int>& chosen, const std::vector<std::string>& hosts,
+                         const std::vector<std::string>& reasons) {
+  for (std::size_t r = 0; r < gpus.size(); ++r)
+    if (gpus[r].empty()) return text_of("rank ", r, " on ", hosts[r], ": ", reasons[r]);
+  const auto found = std::ranges::find(chosen, -1);
+  if (found == chosen.end()) return "";
+  const auto rank = static_cast<std::size_t>(found - chosen.begin());
+  std::vector<int> owners;
+  for (std::size_t r = 0; r < gpus.size(); ++r)
+    if (chosen[r] >= 0 && std::ranges::find(gpus[rank], gpus[r][static_cast<std::size_t>(chosen[r])]) != gpus[rank].end()) owners.push_back(static_cast<int>(r));
+  return text_of("rank ", rank, " on ", hosts[rank], " has no GPU of its own: it sees ", counted(std::ssize(gpus[rank]), "GPU"), ", taken by rank ", ranges(owners),
+                 ". Start at most as many ranks on a node as it has GPUs (--ntasks-per-node), and ask for one GPU a task (--gpus-per-task=1) or for all of the "
+                 "node's; a CUDA_VISIBLE_DEVICES must name as many.");
+}
+
 }  // namespace
 
 std::string describe_ranks(Communicator& comm, int threads) {
@@ -65,7 +83,46 @@ std::string describe_ranks(Communicator& comm, int threads) {
   return out.str();
 }
 
-void require_same(Communicator& comm, const std::string& what, const std::string& text) {
+std::vector<int> assign_gpus(const std::vector<std::vector<std::string>>& gpus) {
+  std::vector<int> chosen(gpus.size(), -1);
+  std::map<std::string, std::size_t> taken;                 // by which rank
+  std::set<std::string> tried;
+  // A free one, or one whose rank can take another.
+  const std::function<bool(std::size_t)> find = [&](std::size_t rank) {
+    const std::vector<std::string>& seen = gpus[rank];
+    const auto take = [&](std::size_t i) { return taken[seen[i]] = rank, chosen[rank] = static_cast<int>(i), true; };
+    for (std::size_t i = 0; i < seen.size(); ++i)
+      if (!taken.contains(seen[i])) return take(i);
+    for (std::size_t i = 0; i < seen.size(); ++i)
+      if (tried.insert(seen[i]).second && find(taken.at(seen[i]))) return take(i);
+    return false;
+  };
+  for (std::size_t rank = 0; rank < gpus.size(); ++rank) tried.clear(), find(rank);
+  return chosen;
+}
+
+int choose_gpu(Communicator& comm, const VisibleGpus& visible) {
+  std::string places;
+  for (const std::string& place : visible.places) places += place + "\n";
+  const std::vector<std::string> told = comm.gather(places), reasons = comm.gather(visible.reason), hosts = comm.gather(host_name());
+  std::vector<int> chosen(static_cast<std::size_t>(comm.size()));
+  std::string complaint;
+  if (comm.rank() == 0) {
+    std::vector<std::vector<std::string>> gpus(told.size());
+    for (std::size_t r = 0; r < told.size(); ++r) {
+      std::istringstream lines(told[r]);
+      for (std::string place; std::getline(lines, place);) gpus[r].push_back(hosts[r] + " " + place);
+    }
+    chosen = assign_gpus(gpus);
+    complaint = complaint_of(gpus, chosen, hosts, reasons);
+  }
+  complaint = comm.broadcast(complaint, 0);
+  require(complaint.empty(), complaint);
+  comm.broadcast(chosen.data(), chosen.size() * sizeof(int), 0);
+  return chosen[static_cast<std::size_t>(comm.rank())];
+}
+
+void require_same(Communicator& comm, const std::string& what, const std::string& text, const std::string& advice) {
   const std::vector<std::string> texts = comm.gather(text), hosts = comm.gather(host_name());
   std::string complaint;
   if (comm.rank() == 0) {
@@ -83,7 +140,7 @@ void require_same(Communicator& comm, const std::string& what, const std::string
       for (const std::string& name : names) list += (list.empty() ? "" : ", ") + name;
       complaint = text_of(what, " is not the same on all ranks. Rank 0 on ", hosts[0], ": ", first_line_that_differs(texts[0], other), "; rank ",
                           ranges(others), " on ", list, ": ", first_line_that_differs(other, texts[0]),
-                          ". Give all ranks the same program, input file and arguments (a folder that all nodes share does).");
+                          ". ", advice);
     }
   }
   complaint = comm.broadcast(complaint, 0);

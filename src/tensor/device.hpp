@@ -26,8 +26,12 @@ class KokkosSession {
 
 /// Whether this program was built for CPUs: then there is always a device.
 bool is_host_build();
-/// GPUs that this process sees; 0 in a CPU build.
-int visible_gpus();
+/// The GPUs that this process sees, in the order of their ordinals, each by its place on the PCI bus; none in a CPU build.
+struct VisibleGpus {
+  std::vector<std::string> places;
+  std::string reason;                    // why there is none, and what to do
+};
+VisibleGpus visible_gpus();
 
 /// A recorded sequence of device work: a CUDA graph, or the function itself.  Destroy before the communicators it uses.
 class Replay {

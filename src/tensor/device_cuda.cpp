@@ -9,6 +9,7 @@
 #include <source_location>
 #include <vector>
 
+#include "base/build_info.hpp"
 #include "base/error.hpp"
 #include "tensor/device.hpp"
 #include "tensor/views.hpp"
@@ -47,6 +48,29 @@ Stream make_stream(int priority) {
 }
 std::size_t index_of(StreamId stream) { return static_cast<std::size_t>(stream); }
 
+/// "13.0" of 13000.
+std::string version_text(int version) { return text_of(version / 1000, ".", version % 1000 / 10); }
+
+}  // namespace
+
+/// Asked for, never run: whether this program has code for a GPU.
+__global__ void any_kernel() {}
+
+namespace {
+
+/// Kokkos would end the process in words of its own.
+void require_code_for(int ordinal) {
+  cudaFuncAttributes attributes{};
+  const cudaError_t status = cudaFuncGetAttributes(&attributes, any_kernel);
+  if (status == cudaSuccess) return;
+  if (status != cudaErrorNoKernelImageForDevice && status != cudaErrorInvalidDeviceFunction && status != cudaErrorUnsupportedPtxVersion) check(status);
+  cudaDeviceProp gpu{};
+  check(cudaGetDeviceProperties(&gpu, ordinal));
+  const int architecture = 10 * gpu.major + gpu.minor;
+  fail("this build (", build_info().configuration, ") has no code for the GPU of this rank: ", gpu.name, ", architecture ", architecture,
+       ". Build for it: LOCKSTEP_CUDA_ARCH=", architecture, " env/kokkos.sh cuda, then cmake with -DCMAKE_CUDA_ARCHITECTURES=", architecture, ".");
+}
+
 }  // namespace
 
 struct Device::State {
@@ -83,11 +107,11 @@ class GraphReplay final : public Replay {
 }  // namespace
 
 KokkosSession::KokkosSession(int ordinal, int threads) {
-  const int gpus = visible_gpus();
-  require(gpus > 0, "no GPU is visible to this process, and this build needs one. Ask the job for GPUs (--gpus-per-node), check CUDA_VISIBLE_DEVICES "
-          "and nvidia-smi, or use the CPU build (build/cpu/lockstep).");
-  require(ordinal < gpus, "local rank ", ordinal, " has no GPU: this process sees ", gpus, ". Start at most as many ranks a node as it has GPUs.");
+  const VisibleGpus gpus = visible_gpus();
+  require(!gpus.places.empty(), gpus.reason);
+  if (ordinal >= std::ssize(gpus.places)) fail_with(exit_internal, "GPU ", ordinal, " of ", gpus.places.size());
   check(cudaSetDevice(ordinal));
+  require_code_for(ordinal);
   Kokkos::InitializationSettings settings;
   settings.set_device_id(ordinal).set_disable_warnings(true);
   if (threads > 0) settings.set_num_threads(threads);
@@ -97,12 +121,25 @@ KokkosSession::~KokkosSession() { Kokkos::finalize(); }
 
 bool is_host_build() { return false; }
 
-int visible_gpus() {
-  int count = 0;
+VisibleGpus visible_gpus() {
+  int count = 0, driver = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
-  if (status == cudaErrorNoDevice || status == cudaErrorInsufficientDriver) return 0;
-  check(status);
-  return count;
+  cudaGetLastError();                    // forgotten
+  if (status == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess && driver > 0)
+    return {{}, text_of("the NVIDIA driver is too old: it is one for CUDA ", version_text(driver), ", and this build needs CUDA ", version_text(CUDART_VERSION),
+                        ". Update the driver, or build lockstep with an older CUDA toolkit.")};
+  if (status != cudaSuccess && status != cudaErrorNoDevice && status != cudaErrorInsufficientDriver)
+    return {{}, text_of("CUDA finds no GPU that works: ", cudaGetErrorString(status), ". See nvidia-smi on this host.")};
+  if (count == 0)
+    return {{}, "no GPU is visible to this process, and this build needs one. Ask the job for GPUs (--gpus-per-node), check CUDA_VISIBLE_DEVICES "
+                "and nvidia-smi, or use the CPU build (build/cpu/lockstep)."};
+  VisibleGpus gpus;
+  for (int ordinal = 0; ordinal < count; ++ordinal) {
+    std::array<char, 32> place{};
+    check(cudaDeviceGetPCIBusId(place.data(), static_cast<int>(place.size()), ordinal));
+    gpus.places.emplace_back(place.data());
+  }
+  return gpus;
 }
 
 Device::Device(bool plans_only) : state_(std::make_unique<State>()), plans_only_(plans_only) {

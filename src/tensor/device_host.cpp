@@ -44,7 +44,7 @@ KokkosSession::KokkosSession(int, int threads) {
 KokkosSession::~KokkosSession() { Kokkos::finalize(); }
 
 bool is_host_build() { return true; }
-int visible_gpus() { return 0; }
+VisibleGpus visible_gpus() { return {{}, "this is a CPU build"}; }
 
 Device::Device(bool plans_only) : state_(std::make_unique<State>()), plans_only_(plans_only) {}
 Device::~Device() = default;

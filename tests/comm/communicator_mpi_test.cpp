@@ -8,8 +8,7 @@
 #include <random>
 #include <thread>
 
-#include "comm/exchange.hpp"
-#include "tensor/device.hpp"
+#include "support/device_array.hpp"
 
 namespace lockstep {
 namespace {
@@ -54,9 +53,19 @@ bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
 }
 
 std::vector<float> all_reduced(Communicator& comm, Device& device, std::int64_t count) {
-  std::vector<float> values = numbers<float>(comm.rank(), count);
-  comm.all_reduce_sum(device, {values.data(), vector_shape(count), DType::f32}, StreamId::comm);
-  return values;
+  const test::DeviceArray values(device, numbers<float>(comm.rank(), count));
+  comm.all_reduce_sum(device, values.tensor(), StreamId::comm);
+  return values.get();
+}
+
+/// Each value is the float64 sum, but for the rounding of `depth` additions one after another.
+void expect_float64_sum(const std::vector<float>& got, int ranks, double depth) {
+  std::vector<double> sum(got.size()), size(got.size());
+  for (int r = 0; r < ranks; ++r) {
+    const std::vector<float> term = numbers<float>(r, std::ssize(got));
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += term[i], size[i] += std::abs(term[i]);
+  }
+  for (std::size_t i = 0; i < sum.size(); ++i) ASSERT_LE(std::abs(got[i] - sum[i]), depth * 0x1p-24 * size[i]) << i;
 }
 
 TEST(Communicator, AllReduceIsTheDocumentedTreeBitForBitAtEveryLength) {
@@ -69,15 +78,22 @@ TEST(Communicator, AllReduceIsTheDocumentedTreeBitForBitAtEveryLength) {
 TEST(Communicator, AllReduceIsTheFloat64SumWithinRounding) {
   Device device;
   const auto comm = make_communicator();
-  const std::int64_t count = 100003;
-  const std::vector<float> got = all_reduced(*comm, device, count);
-  std::vector<double> sum(static_cast<std::size_t>(count)), size(sum.size());
-  for (int r = 0; r < comm->size(); ++r) {
-    const std::vector<float> term = numbers<float>(r, count);
-    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += term[i], size[i] += std::abs(term[i]);
+  expect_float64_sum(all_reduced(*comm, device, 100003), comm->size(), std::ceil(std::log2(comm->size())));   // each level of the tree rounds once
+}
+
+/// NCCL in a GPU build, which adds in an order of its own.
+TEST(Communicator, OnGpusAllReduceIsTheFloat64SumAndEqualBits) {
+  Device device;
+  const auto comm = with_gpus(make_communicator(), device, [](const std::string&) {});
+  for (const std::int64_t count : {1, 4097, 1000007}) {
+    const std::vector<float> got = all_reduced(*comm, device, count);
+    expect_float64_sum(got, comm->size(), comm->size() - 1);
+    const auto group = comm->split(0);
+    EXPECT_TRUE(same_bits(all_reduced(*group, device, count), got)) << "a group of all, " << count;
+    std::vector<float> of_first = got;
+    comm->broadcast(of_first.data(), of_first.size() * sizeof(float), 0);
+    EXPECT_TRUE(same_bits(of_first, got)) << count;
   }
-  const double depth = std::ceil(std::log2(comm->size()));             // each level of the tree rounds once
-  for (std::size_t i = 0; i < sum.size(); ++i) ASSERT_LE(std::abs(got[i] - sum[i]), depth * 0x1p-24 * size[i]) << i;
 }
 
 TEST(Communicator, TimingDoesNotChangeTheBits) {
@@ -110,9 +126,11 @@ TEST(Communicator, SumsOfDoublesAndIntegersFollowTheSameTree) {
 TEST(Communicator, NotANumberReachesEveryRank) {
   Device device;
   const auto comm = make_communicator();
-  std::vector<float> values(10, 1.f);
-  if (comm->rank() == comm->size() - 1) values[7] = NAN;
-  comm->all_reduce_sum(device, {values.data(), vector_shape(10), DType::f32}, StreamId::comm);
+  std::vector<float> mine(10, 1.f);
+  if (comm->rank() == comm->size() - 1) mine[7] = NAN;
+  const test::DeviceArray array(device, mine);
+  comm->all_reduce_sum(device, array.tensor(), StreamId::comm);
+  const std::vector<float> values = array.get();
   EXPECT_TRUE(std::isnan(values[7]));
   EXPECT_EQ(values[6], static_cast<float>(comm->size()));
 }
@@ -171,27 +189,33 @@ TEST(Communicator, KnowsTheRanksOfItsHost) {
   EXPECT_EQ(rank_name(), text_of("rank ", comm->rank(), " of ", comm->size(), ", ", host_name()));
 }
 
-TEST(Exchange, SumsWithinEachGroup) {
-  Device device;
-  const auto comm = make_communicator();
-  const int size = comm->size() % 2 == 0 ? 2 : 1;
-  const auto exchange = make_exchange(device, comm->split(size), 8);
-  std::vector<float> values(8, static_cast<float>(comm->rank()));
-  for (int count : {8, 3, 0}) {
-    exchange->sum(device, {values.data(), vector_shape(count), DType::f32});
-    values.resize(static_cast<std::size_t>(count));
-  }
-  EXPECT_TRUE(exchange->is_recordable());
-  std::vector<float> too_many(9);
-  EXPECT_THROW(exchange->sum(device, {too_many.data(), vector_shape(9), DType::f32}), Error);
-}
-
 TEST(Launch, TheTableHasALineAHost) {
   const auto comm = make_communicator();
   const std::string table = describe_ranks(*comm, 1);
   const std::string ranks = comm->size() == 1 ? "rank 0" : text_of("ranks 0-", comm->size() - 1);
   EXPECT_EQ(table, comm->rank() > 0 ? "" : ranks + ": " + host_name() + (comm->size() == 1 ? ", 1 thread" : ", 1 thread each"));
   EXPECT_NE(make_communicator()->broadcast(describe_ranks(*comm, 1000), 0).find("use srun --cpus-per-task"), std::string::npos);
+}
+
+TEST(Launch, ARankWithoutAGpuOfItsOwnIsExplainedOnAll) {
+  const auto comm = make_communicator();
+  const auto explanation = [&](const VisibleGpus& visible) -> std::string {
+    try {
+      choose_gpu(*comm, visible);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), exit_bad_input);
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(choose_gpu(*comm, {{"0", "1", "2", "3"}, ""}), comm->rank());
+  EXPECT_EQ(choose_gpu(*comm, {{std::to_string(comm->rank())}, ""}), 0);
+  const bool is_last = comm->rank() == comm->size() - 1;
+  EXPECT_EQ(explanation(is_last ? VisibleGpus{{}, "no driver."} : VisibleGpus{{"0", "1", "2", "3"}, ""}),
+            text_of("rank ", comm->size() - 1, " on ", host_name(), ": no driver."));
+  if (comm->size() == 1) return;
+  const std::string words = explanation({{"0"}, ""});
+  EXPECT_EQ(words.rfind(text_of("rank 1 on ", host_name(), " has no GPU of its own: it sees 1 GPU, taken by rank 0. Start at most"), 0), 0u) << words;
 }
 
 TEST(Launch, ATextThatDiffersIsAnErrorOnAllRanksThatNamesTheLine) {

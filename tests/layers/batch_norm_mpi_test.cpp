@@ -76,7 +76,7 @@ void put_all(LayersRun& run) {
 
 TEST(SyncBatchNorm, EqualsOneRankWithTheWholeBatchHoweverItIsCut) {
   Device device;
-  const auto comm = make_communicator();
+  const auto comm = with_gpus(make_communicator(), device, [](const std::string&) {});
   const auto exchange = make_exchange(device, comm->split(0), 2 * image.c + 2);
   const auto x = noise(whole * image.size(), 1, 2, 0.5), dy = noise(whole * image.size(), 2);
 
@@ -115,7 +115,7 @@ TEST(SyncBatchNorm, EqualsOneRankWithTheWholeBatchHoweverItIsCut) {
 
 TEST(SyncBatchNorm, NoImagesAnywhereChangeNothing) {
   Device device;
-  const auto comm = make_communicator();
+  const auto comm = with_gpus(make_communicator(), device, [](const std::string&) {});
   const auto exchange = make_exchange(device, comm->split(0), 2 * image.c + 2);
   Graph graph(image.with_batch(2));
   build(graph);
@@ -132,7 +132,7 @@ TEST(SyncBatchNorm, NoImagesAnywhereChangeNothing) {
 
 TEST(SyncBatchNorm, GroupsKeepStatisticsOfTheirOwn) {
   Device device;
-  const auto comm = make_communicator();
+  const auto comm = with_gpus(make_communicator(), device, [](const std::string&) {});
   if (comm->size() % 2 != 0) GTEST_SKIP() << "needs an even number of ranks";
   const auto exchange = make_exchange(device, comm->split(2), 2 * image.c + 2);
   const int group = comm->rank() / 2;

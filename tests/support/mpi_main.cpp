@@ -29,6 +29,17 @@ class RankPrinter : public testing::EmptyTestEventListener {
   std::string name_;
 };
 
+/// This rank's GPU (0 in a CPU build), or -1 on all ranks where there are not enough.
+int choose_gpu(const lockstep::MpiSession& mpi) {
+  if (lockstep::is_host_build()) return 0;
+  try {
+    return lockstep::choose_gpu(*lockstep::make_communicator(), lockstep::visible_gpus());
+  } catch (const lockstep::Error& error) {
+    if (mpi.rank() == 0) std::printf("skipped: %s\n", error.what());
+    return -1;
+  }
+}
+
 }  // namespace
 
 /// Asked by the address sanitizer, if it is here.  Open MPI forgets a hundred kilobytes, in modules that it has unloaded by the end:
@@ -38,7 +49,9 @@ extern "C" int __lsan_is_turned_off() { return 1; }
 int main(int argc, char** argv) {
   try {
     const lockstep::MpiSession mpi(&argc, &argv);
-    const lockstep::KokkosSession kokkos;
+    const int gpu = choose_gpu(mpi);
+    if (gpu < 0) return 77;
+    const lockstep::KokkosSession kokkos(gpu);
     testing::InitGoogleTest(&argc, argv);
     auto& listeners = testing::UnitTest::GetInstance()->listeners();
     if (mpi.rank() != 0) delete listeners.Release(listeners.default_result_printer());

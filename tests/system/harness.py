@@ -20,6 +20,14 @@ build = pathlib.Path(os.environ.get("LOCKSTEP_BUILD", root / "build/cpu"))
 lockstep, convert = str(build / "lockstep"), str(build / "lockstep-convert")
 
 
+def most_ranks():
+    """How many ranks a test may start: as many as there are GPUs, where the build is for those."""
+    if "cuda" not in subprocess.run([lockstep, "--version"], capture_output=True, text=True).stdout.split("\n")[1]:
+        return 64
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return len(visible.split(",")) if visible else len(list(pathlib.Path("/dev").glob("nvidia[0-9]*")))
+
+
 def skip(why):
     print("skipped:", why)
     sys.exit(77)

@@ -52,7 +52,6 @@ int run_train(const Invocation& invocation, Communicator& comm, Device& device) 
   const Dataset train(config.data.path, config.data.train_split);
   const std::unique_ptr<Dataset> eval = open_eval(config);
   require_same(comm, "the shards", shard_summary(train) + (eval ? shard_summary(*eval) : ""));
-  require_same(comm, "the build", text_of(build_info().version, " ", build_info().git_hash, ", ", build_info().configuration, ", ", build_info().libraries));
 
   Console console(comm.rank() == 0 ? folder : "");
   std::vector<std::string> notes = decision.notes;
