@@ -113,9 +113,9 @@ void Executor::State::plan() {
   const auto values = at(graph.value_count());
   sums_from.assign(values, -1);
   for (const Node& taker : nodes)
-    if (taker.layer->takes_sums())
-      for (std::size_t i = 0; i < nodes.size(); ++i)
-        if (nodes[i].out == taker.in[0] && nodes[i].layer->offers_sums(largest_batch())) sums_from[at(nodes[i].out)] = static_cast<int>(i);
+    for (std::size_t input = 0; input < taker.in.size(); ++input)
+      for (std::size_t i = 0; i < nodes.size() && taker.layer->takes_sums(input); ++i)
+        if (nodes[i].out == taker.in[input] && nodes[i].layer->offers_sums(largest_batch())) sums_from[at(nodes[i].out)] = static_cast<int>(i);
   std::vector<Lifetime> times(3 * values + nodes.size(), Lifetime{0, -1, -1});
   const auto touch = [&](std::size_t tensor, std::size_t bytes, int task) {
     Lifetime& t = times[tensor];
@@ -140,9 +140,8 @@ void Executor::State::plan() {
     const Needs& need = needs[at(task.node)];
     touch_saved(task.node, now);
     if (task.kind == TaskKind::forward) {
-      for (const int in : node.in) touch_value(in, now);
-      touch_value(node.out, now);
-      touch_sums(node.in[0], now), touch_sums(node.out, now);
+      for (const int in : node.in) touch_value(in, now), touch_sums(in, now);
+      touch_value(node.out, now), touch_sums(node.out, now);
       continue;
     }
     if (need.keeps_input)
@@ -166,25 +165,26 @@ void Executor::State::plan() {
 Executor::State::Operands Executor::State::operands(const Node& node, std::int64_t count, Mode mode) const {
   Operands o;
   for (const int in : node.in) o.in.push_back(value(in, count));
-  for (int p = 0; p < node.parameter_count; ++p) {
-    const int slice = slice_of[at(node.first_parameter + p)];
+  for (const int ordinal : node.parameters) {
+    const int slice = slice_of[at(ordinal)];
     o.weights.push_back(parameters.weight(slice));
     o.grad_weights.push_back(parameters.slices()[at(slice)].is_frozen ? Tensor{} : parameters.grad(slice));
   }
-  for (int b = 0; b < node.buffer_count; ++b)
-    o.buffers.push_back(mode == Mode::training ? parameters.candidate(node.first_buffer + b) : parameters.running(node.first_buffer + b));
+  for (const int b : node.buffers) o.buffers.push_back(mode == Mode::training ? parameters.candidate(b) : parameters.running(b));
   return o;
 }
 
 void Executor::State::forward(int index, std::int64_t count, Mode mode) const {
   const Node& node = graph.nodes()[at(index)];
   const Operands o = operands(node, count, mode);
+  std::vector<Tensor> in_sums;
+  for (const int in : node.in) in_sums.push_back(sums(in, count, mode));
   node.layer->forward({.device = context.device, .mode = mode, .in = o.in, .out = value(node.out, count), .weights = o.weights, .buffers = o.buffers,
                        .saved = saved(index), .workspace = scratch(), .labels = label_tensor(count),
                        .step = static_cast<const StepState*>(step.data()), .metrics = static_cast<MetricSums*>(metrics.data()),
                        .nonfinite_losses = nonfinite_losses(),
                        .predictions = mode == Mode::evaluation ? static_cast<std::int32_t*>(predictions.data()) : nullptr,
-                       .exchange = context.exchange, .in_sums = sums(node.in[0], count, mode), .out_sums = sums(node.out, count, mode)});
+                       .exchange = context.exchange, .in_sums = in_sums, .out_sums = sums(node.out, count, mode)});
 }
 
 void Executor::State::backward(const Task& task, std::int64_t count, GradMode weight_mode) const {

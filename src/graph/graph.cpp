@@ -17,19 +17,17 @@ Value Graph::add(std::unique_ptr<Layer> layer, std::span<const Value> in, const 
   const Shape out = layer->output(shapes);
   require(out.h > 0 && out.w > 0 && out.c > 0, "layer ", node.name.empty() ? layer->kind() : node.name, " has no output for an input of ",
           shapes.empty() ? Shape{}.h : shapes[0].h, " x ", shapes.empty() ? Shape{}.w : shapes[0].w, " pixels. Raise augment.size, or choose another model.name.");
-  node.first_parameter = static_cast<int>(parameters_.size());
   for (ParameterSpec& spec : layer->parameters()) {
     spec.name = node.name + "." + spec.name;
     spec.ordinal = static_cast<int>(parameters_.size());
+    node.parameters.push_back(spec.ordinal);
     parameters_.push_back(std::move(spec));
   }
-  node.parameter_count = static_cast<int>(parameters_.size()) - node.first_parameter;
-  node.first_buffer = static_cast<int>(buffers_.size());
   for (BufferSpec& buffer : layer->buffers()) {
     buffer.name = node.name + "." + buffer.name;
+    node.buffers.push_back(static_cast<int>(buffers_.size()));
     buffers_.push_back(std::move(buffer));
   }
-  node.buffer_count = static_cast<int>(buffers_.size()) - node.first_buffer;
   node.layer = std::move(layer);
   node.out = static_cast<int>(shapes_.size());
   shapes_.push_back(out);

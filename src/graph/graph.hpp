@@ -57,7 +57,8 @@ struct Forward {
   float* nonfinite_losses;               // device memory; the loss adds 1 for each image whose loss is not finite (training)
   std::int32_t* predictions;             // device memory [n], evaluation only, else null: the predicted class of each image
   Exchange* exchange;                    // null: statistics of this rank alone
-  Tensor in_sums{}, out_sums{};          // f32 [2, c]: of in[0] over its pixels and of its square, as read and as wanted; empty: not there, not wanted
+  std::span<const Tensor> in_sums{};     // f32 [2, c] one an input: of it over its pixels and of its square; empty: not there
+  Tensor out_sums{};                     // the same of out; empty: not wanted
 };
 
 struct GradIn {
@@ -103,15 +104,15 @@ class Layer {
   /// Channels that in[0] had best be stored with, those beyond its own zero; asked of the layer that alone reads the network's input.
   virtual std::int64_t input_channels(const ConvSetting& setting, DType dtype, Shapes in) const { return (void)setting, (void)dtype, in[0].c; }
   virtual Needs needs(DType dtype, Shapes in) const = 0;
-  /// Whether training's forward of so many images writes Forward::out_sums where asked; whether it would take in_sums rather than read in[0] once more.
+  /// Whether training's forward of so many images writes Forward::out_sums where asked; whether it would take an input's rather than read it once more.
   virtual bool offers_sums(std::int64_t images) const { return (void)images, false; }
-  virtual bool takes_sums() const { return false; }
+  virtual bool takes_sums(std::size_t input) const { return (void)input, false; }
   virtual void forward(const Forward& f) = 0;
   /// Gradients of the inputs.  A layer with a joint pass (batch norm) writes grad_weights here too and leaves backward_weight empty.
   virtual void backward_input(const Backward& b) = 0;
   virtual void backward_weight(const Backward& b) { (void)b; }
   virtual bool is_normalization() const { return false; }                // advances buffers; may be told to use the running ones
-  virtual void use_running_statistics() {}                               // frozen batch norm (freeze.batch_norm = "running")
+  virtual void use_running_statistics(std::size_t which) { (void)which; }  // frozen batch norm (freeze.batch_norm = "running"); which: parameters 2 which and on
 };
 
 class Graph;
@@ -136,8 +137,7 @@ struct Node {
   std::string name;                      // full: layer1.0.conv1; empty for layers without parameters
   std::vector<int> in;                   // value ids
   int out = -1;
-  int first_parameter = 0, parameter_count = 0;   // into Graph::parameter_specs()
-  int first_buffer = 0, buffer_count = 0;         // into Graph::buffer_specs()
+  std::vector<int> parameters, buffers;  // into Graph::parameter_specs() and buffer_specs()
 };
 
 class Graph {

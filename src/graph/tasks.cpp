@@ -55,8 +55,7 @@ std::vector<ParameterSpec> finish_order(const Graph& graph) {
   std::vector<ParameterSpec> specs;
   const auto nodes = graph.nodes();
   for (auto node = nodes.rbegin(); node != nodes.rend(); ++node)
-    for (int i = 0; i < node->parameter_count; ++i)
-      specs.push_back(graph.parameter_specs()[static_cast<std::size_t>(node->first_parameter + i)]);
+    for (const int ordinal : node->parameters) specs.push_back(graph.parameter_specs()[static_cast<std::size_t>(ordinal)]);
   return specs;
 }
 
@@ -75,8 +74,8 @@ TaskList training_tasks(const Graph& graph, const Parameters& parameters, std::i
 
   std::vector<bool> node_is_trained(nodes.size(), false);
   for (std::size_t i = 0; i < nodes.size(); ++i)
-    for (int p = 0; p < nodes[i].parameter_count; ++p)
-      if (!slices[static_cast<std::size_t>(slice_of[static_cast<std::size_t>(nodes[i].first_parameter + p)])].is_frozen) node_is_trained[i] = true;
+    for (const int ordinal : nodes[i].parameters)
+      if (!slices[static_cast<std::size_t>(slice_of[static_cast<std::size_t>(ordinal)])].is_frozen) node_is_trained[i] = true;
 
   TaskList list;
   list.buckets = buckets.buckets;
@@ -111,8 +110,7 @@ TaskList training_tasks(const Graph& graph, const Parameters& parameters, std::i
         list.tasks.push_back({.kind = TaskKind::backward_weight, .node = static_cast<int>(back)});
     }
     int finished = -1;
-    for (int p = 0; p < node.parameter_count; ++p)
-      finished = std::max(finished, slice_of[static_cast<std::size_t>(node.first_parameter + p)]);
+    for (const int ordinal : node.parameters) finished = std::max(finished, slice_of[static_cast<std::size_t>(ordinal)]);
     if (finished >= 0) start_sums(finished);
   }
   start_sums(static_cast<int>(slices.size()));

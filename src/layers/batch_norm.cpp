@@ -1,37 +1,11 @@
 #include "layers/batch_norm.hpp"
 
+#include "layers/batch_norm_pool.hpp"
 #include "layers/batch_norm_sums.hpp"
 
 namespace lockstep {
-namespace {
 
-/// Where one call finds its vectors and sums.  Saved: what forward leaves for backward; scratch: the rest.  Each array begins a packet.
-struct Memory {
-  float *mean, *inv_std, *inverse_count;   // [c], [c], [1]: of the group's images
-  float* totals;                           // [2c + count_parts]
-  float* partial;                          // batch_norm_partials
-  static std::int64_t room(std::int64_t count) { return (count + 7) / 8 * 8; }
-  static std::size_t saved_bytes(std::int64_t c) { return static_cast<std::size_t>(2 * room(c) + room(1)) * sizeof(float); }
-  static std::size_t workspace_bytes(const Shape& x, DType dtype) {
-    return static_cast<std::size_t>(room(2 * x.c + count_parts) + batch_norm_partials(x, dtype)) * sizeof(float) + saved_bytes(x.c);
-  }
-  Memory(std::int64_t c, Tensor saved, Tensor workspace) {
-    totals = workspace.as<float>();
-    mean = saved ? saved.as<float>() : totals + room(2 * c + count_parts);
-    inv_std = mean + room(c), inverse_count = inv_std + room(c);
-    partial = totals + room(2 * c + count_parts) + 2 * room(c) + room(1);
-  }
-};
-
-/// Where backward finds the relu's bits of x behind the vectors.
-std::uint8_t* mask_bits(std::int64_t c, Tensor saved) { return saved.as<std::uint8_t>() + Memory::saved_bytes(c); }
-
-Tensor totals_tensor(const Memory& m, std::int64_t elements) { return {m.totals, vector_shape(elements), DType::f32}; }
-
-}  // namespace
-
-/// Statistics from the group's totals.
-void batch_norm_finish(const Device& device, const ForwardEnd& end) {
+void batch_norm_finish_exchanged(const Device& device, const ForwardEnd& end) {
   Kokkos::parallel_for("batch_norm.finish", range(device, end.c), KOKKOS_LAMBDA(std::int64_t i) { end.finish_exchanged(i); });
 }
 
@@ -39,11 +13,10 @@ void batch_norm_finish(const Device& device, const ForwardEnd& end) {
 void batch_norm_take_sums(const Device& device, const float* sums, const float* center, const ForwardEnd& end) {
   Kokkos::parallel_for("batch_norm.take_sums", range(device, end.c), KOKKOS_LAMBDA(std::int64_t i) {
     const double rows = static_cast<double>(end.rows), k = center[i], sum = sums[i], squares = sums[end.c + i];
-    end(i, sum - rows * k, squares - 2 * k * sum + rows * k * k);
+    end.take(i, sum - rows * k, squares - 2 * k * sum + rows * k * k);
   });
 }
 
-/// Means from the group's sums.
 void batch_norm_average(const Device& device, const BackwardEnd& end) {
   Kokkos::parallel_for("batch_norm.average", range(device, end.c), KOKKOS_LAMBDA(std::int64_t i) { end.average(i); });
 }
@@ -57,6 +30,42 @@ void batch_norm_running(const Device& device, std::int64_t c, double epsilon, co
 }
 
 namespace {
+
+ForwardEnd forward_end(const Forward& f, std::size_t which, const BatchNormOptions& options, const BatchNormState& state, float* totals) {
+  const Shape& x = f.in[which].shape;
+  return {.is_local = !f.exchange, .c = x.c, .rows = x.n * x.h * x.w, .momentum = options.momentum, .epsilon = options.epsilon, .totals = totals,
+          .running_mean = f.buffers[2 * which].as<float>(), .running_var = f.buffers[2 * which + 1].as<float>(), .mean = state.mean, .inv_std = state.inv_std,
+          .inverse_count = state.inverse_count};
+}
+
+}  // namespace
+
+void batch_norm_statistics(const Forward& f, std::size_t which, const BatchNormOptions& options, bool uses_running, const BatchNormState& state, float* totals,
+                           float* partial) {
+  const ForwardEnd end = forward_end(f, which, options, state, totals);
+  const Tensor sums = which < f.in_sums.size() ? f.in_sums[which] : Tensor{};
+  if (f.mode != Mode::training || uses_running) batch_norm_running(f.device, end.c, options.epsilon, end.running_mean, end.running_var, state.mean, state.inv_std);
+  else if (sums) batch_norm_take_sums(f.device, sums.as<float>(), end.running_mean, end);
+  else batch_norm_sums(f.device, f.in[which], end.running_mean, partial, end);
+}
+
+void batch_norm_finish(const Forward& f, std::size_t which, const BatchNormOptions& options, const BatchNormState& state, float* totals) {
+  batch_norm_finish_exchanged(f.device, forward_end(f, which, options, state, totals));
+}
+
+namespace {
+
+/// How saved and workspace are divided.
+struct Layout {
+  std::int64_t c;
+  Shape pooled;                          // without a pool: empty
+  std::size_t state() const { return BatchNormState::bytes(c); }
+  std::size_t argmax() const { return (static_cast<std::size_t>(pooled.size()) + 255) / 256 * 256; }
+  std::int64_t totals() const { return BatchNormState::room(2 * c + count_parts); }
+  std::uint8_t* bits(Tensor saved) const { return saved.as<std::uint8_t>() + state(); }
+  PoolSaved pool(Tensor saved) const { return saved ? PoolSaved{bits(saved), bits(saved) + argmax()} : PoolSaved{}; }
+  float* partial(Tensor workspace) const { return workspace.as<float>() + totals() + static_cast<std::int64_t>(state() / sizeof(float)); }
+};
 
 template <class T, bool has_residual, bool has_relu>
 void apply(const Forward& f, const BatchNormVectors& v, std::uint8_t* bits) {
@@ -76,13 +85,13 @@ void grad_apply(const Backward& b, const BatchNormVectors& v, Tensor grad_out, c
 }  // namespace
 
 std::string BatchNorm::kind() const {
-  return std::string("batch_norm") + (has_residual_ ? "+add" : "") + (has_relu_ ? "+relu" : "");
+  return std::string("batch_norm") + (has_residual_ ? "+add" : "") + (has_relu_ ? "+relu" : "") + (pool_ ? "+max_pool" : "");
 }
 
 Shape BatchNorm::output(Shapes in) const {
   require(in[0].c == channels_, "batch_norm: an input of ", in[0].c, " channels does not fit ", channels_, " scales");
   if (has_residual_) require(in[1] == in[0], "batch_norm + add: ", text(in[0]), " and ", text(in[1]), " differ");
-  return in[0];
+  return pool_ ? pool_->output(in[0]) : in[0];
 }
 
 std::vector<ParameterSpec> BatchNorm::parameters() const {
@@ -98,31 +107,28 @@ std::vector<BufferSpec> BatchNorm::buffers() const {
 }
 
 Needs BatchNorm::needs(DType dtype, Shapes in) const {
+  const Layout layout{channels_, pool_ ? pool_->output(in[0]) : Shape{0, 0, 0, 0}};
   const bool keeps_mask = has_relu_ && has_residual_, has_bits = keeps_mask && has_mask_bits(dtype, channels_);
-  const std::size_t bytes_of_bits = has_bits ? static_cast<std::size_t>(in[0].size()) * size_of(dtype) / 16 : 0;
-  return {.keeps_input = true, .keeps_output = keeps_mask && !has_bits, .saved_bytes = Memory::saved_bytes(channels_) + bytes_of_bits,
-          .workspace_bytes = Memory::workspace_bytes(in[0], dtype), .grad_over_grad = true};
+  std::size_t saved = layout.state();
+  if (has_bits) saved += mask_bits_bytes(in[0], dtype);
+  if (pool_) saved += layout.argmax() + static_cast<std::size_t>(layout.pooled.size()) * size_of(dtype);
+  return {.keeps_input = true, .keeps_output = keeps_mask && !has_bits, .saved_bytes = saved,
+          .workspace_bytes = static_cast<std::size_t>(layout.totals() + batch_norm_partials(in[0], dtype, 2)) * sizeof(float) + layout.state(), .grad_over_grad = !pool_};
 }
 
 void BatchNorm::forward(const Forward& f) {
   const bool is_training = f.mode == Mode::training;
-  const Memory m(channels_, is_training ? f.saved : Tensor{}, f.workspace);
-  float *running_mean = f.buffers[0].as<float>(), *running_var = f.buffers[1].as<float>();
-  if (!is_training || uses_running_) {
-    batch_norm_running(f.device, channels_, options_.epsilon, running_mean, running_var, m.mean, m.inv_std);
-  } else {
-    const ForwardEnd end{.is_local = !f.exchange, .c = channels_, .rows = f.in[0].shape.n * f.in[0].shape.h * f.in[0].shape.w,
-                         .momentum = options_.momentum, .epsilon = options_.epsilon, .totals = m.totals, .running_mean = running_mean,
-                         .running_var = running_var, .mean = m.mean, .inv_std = m.inv_std, .inverse_count = m.inverse_count};
-    if (f.in_sums) batch_norm_take_sums(f.device, f.in_sums.as<float>(), running_mean, end);
-    else batch_norm_sums(f.device, f.in[0], running_mean, m.partial, end);
-    if (f.exchange) {
-      f.exchange->sum(f.device, totals_tensor(m, 2 * channels_ + count_parts));
-      batch_norm_finish(f.device, end);
-    }
+  const Layout layout{channels_, pool_ ? f.out.shape : Shape{0, 0, 0, 0}};
+  float* const totals = f.workspace.as<float>();
+  const BatchNormState state(channels_, is_training ? f.saved.data : totals + layout.totals());
+  batch_norm_statistics(f, 0, options_, uses_running_, state, totals, layout.partial(f.workspace));
+  if (f.exchange && is_training && !uses_running_) {
+    f.exchange->sum(f.device, {totals, vector_shape(2 * channels_ + count_parts), DType::f32});
+    batch_norm_finish(f, 0, options_, state, totals);
   }
-  const BatchNormVectors v{m.mean, m.inv_std, f.weights[0].as<float>(), f.weights[1].as<float>()};
-  std::uint8_t* const bits = is_training && has_residual_ && has_relu_ && has_mask_bits(f.in[0].dtype, channels_) ? mask_bits(channels_, f.saved) : nullptr;
+  const BatchNormVectors v{state.mean, state.inv_std, f.weights[0].as<float>(), f.weights[1].as<float>()};
+  if (pool_) return batch_norm_pool_apply(f.device, f.in[0], f.out, *pool_, v, layout.pool(is_training ? f.saved : Tensor{}));
+  std::uint8_t* const bits = is_training && has_residual_ && has_relu_ && has_mask_bits(f.in[0].dtype, channels_) ? layout.bits(f.saved) : nullptr;
   dispatch(f.in[0].dtype, [&]<class T>(T) {
     if (has_residual_) has_relu_ ? apply<T, true, true>(f, v, bits) : apply<T, true, false>(f, v, bits);
     else has_relu_ ? apply<T, false, true>(f, v, bits) : apply<T, false, false>(f, v, bits);
@@ -130,32 +136,36 @@ void BatchNorm::forward(const Forward& f) {
 }
 
 void BatchNorm::backward_input(const Backward& b) {
-  const Memory m(channels_, b.saved, b.workspace);
-  const BatchNormVectors v{m.mean, m.inv_std, b.weights[0].as<float>(), b.weights[1].as<float>()};
+  const Layout layout{channels_, pool_ ? b.grad_out.shape : Shape{0, 0, 0, 0}};
+  float* const totals = b.workspace.as<float>();
+  const BatchNormState state(channels_, b.saved.data);
+  const BatchNormVectors v{state.mean, state.inv_std, b.weights[0].as<float>(), b.weights[1].as<float>()};
   const GradIn* residual = has_residual_ ? &b.grad_in[1] : nullptr;
   const bool has_bits = has_mask_bits(b.in[0].dtype, channels_);
   const Mask mask = !has_relu_ ? Mask::none : !has_residual_ ? Mask::recompute : has_bits ? Mask::bits : Mask::output;
-  const void* const mask_source = mask == Mask::bits ? static_cast<const void*>(mask_bits(channels_, b.saved)) : b.out.data;
+  const void* const mask_source = mask == Mask::bits ? static_cast<const void*>(layout.bits(b.saved)) : b.out.data;
   const bool trains = static_cast<bool>(b.grad_weights[0]) || static_cast<bool>(b.grad_weights[1]);
   const bool passes_on = b.grad_in[0].mode != GradMode::skip, needs_means = passes_on && !uses_running_;
 
   if (trains || needs_means || (residual && residual->mode != GradMode::skip)) {
     GradSumArguments sums{.x = b.in[0], .grad_out = b.grad_out, .mask = mask, .mask_source = mask_source, .residual = {}, .adds_residual = false, .vectors = v};
     if (residual && residual->mode != GradMode::skip) sums.residual = residual->tensor, sums.adds_residual = residual->mode == GradMode::add;
-    const BackwardEnd end{.is_local = !b.exchange, .c = channels_, .inv_std = m.inv_std, .inverse_count = m.inverse_count,
+    if (pool_) sums.x = {layout.pool(b.saved).largest, b.grad_out.shape, b.in[0].dtype};   // where windows' gradients go
+    const BackwardEnd end{.is_local = !b.exchange, .c = channels_, .inv_std = state.inv_std, .inverse_count = state.inverse_count,
                           .grad_weight = b.grad_weights[0].as<float>(), .grad_bias = b.grad_weights[1].as<float>(), .adds = b.weight_mode == GradMode::add,
-                          .totals = m.totals};
-    batch_norm_grad_sums(b.device, sums, m.partial, end);
+                          .totals = totals};
+    batch_norm_grad_sums(b.device, sums, layout.partial(b.workspace), end);
     if (needs_means && b.exchange) {
-      b.exchange->sum(b.device, totals_tensor(m, 2 * channels_));
+      b.exchange->sum(b.device, {totals, vector_shape(2 * channels_), DType::f32});
       batch_norm_average(b.device, end);
     }
   }
   if (!passes_on) return;
-  // The residual's gradient, when it was written and not added to, is grad_out under the mask: y need not be read again.
+  const float* means = needs_means ? totals : nullptr;
+  if (pool_) return batch_norm_pool_grad_apply(b.device, b.in[0], b.grad_out, b.grad_in[0], *pool_, v, means, layout.pool(b.saved));
+  // The residual's gradient, when it was written and not added to, is grad_out under the mask: the mask need not be read again.
   const bool is_masked = residual && residual->mode == GradMode::write;
   const Tensor grad_out = is_masked ? residual->tensor : b.grad_out;
-  const float* means = needs_means ? m.totals : nullptr;
   dispatch(b.in[0].dtype, [&]<class T>(T) {
     if (mask == Mask::none || is_masked) grad_apply<T, Mask::none>(b, v, grad_out, mask_source, means);
     else if (mask == Mask::output) grad_apply<T, Mask::output>(b, v, grad_out, mask_source, means);

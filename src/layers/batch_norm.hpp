@@ -1,11 +1,15 @@
-// batch_norm: the layer's class, for fusion, which may give it an addition and a relu.  Kernels: batch_norm_kernels.hpp.
+// batch_norm: the layer's class, for fusion, which may give it an addition, a relu and a max pool.  Kernels: batch_norm_kernels.hpp.
 #pragma once
+#include <optional>
+
+#include "layers/batch_norm_kernels.hpp"
 #include "layers/layers.hpp"
+#include "layers/pool.hpp"
 
 namespace lockstep {
 
-/// y = (x - mean) / sqrt(variance + epsilon) * weight + bias, then optionally + in[1], then optionally relu.
-/// Shapes   x, y, in[1] [n, h, w, c]; weight, bias, running_mean, running_var [c].
+/// y = (x - mean) / sqrt(variance + epsilon) * weight + bias, then optionally + in[1], then optionally relu, then optionally max_pool.
+/// Shapes   x, in[1] [n, h, w, c]; y the same, or the pool's [n, p, q, c]; weight, bias, running_mean, running_var [c].
 /// Dtypes   x, y, in[1] f32 | f16 | bf16; the rest f32; sums, of x - K with K the running mean, accumulate in f32, chunks in f64.
 /// Ranks    with an exchange collective in both directions: every rank calls, n may differ and be 0; counts travel with the sums.
 /// Sums     of its input that came with it are used instead of a pass over it: in f32, not centered on K.
@@ -14,6 +18,8 @@ namespace lockstep {
 class BatchNorm final : public Layer {
  public:
   BatchNorm(std::int64_t channels, const BatchNormOptions& options) : channels_(channels), options_(options) {}
+  std::int64_t channels() const { return channels_; }
+  const BatchNormOptions& options() const { return options_; }
 
   std::string kind() const override;
   Shape output(Shapes in) const override;
@@ -23,16 +29,28 @@ class BatchNorm final : public Layer {
   void forward(const Forward& f) override;
   void backward_input(const Backward& b) override;
   bool is_normalization() const override { return true; }
-  bool takes_sums() const override { return !uses_running_; }
-  void use_running_statistics() override { uses_running_ = true; }
+  bool takes_sums(std::size_t input) const override { return input == 0 && !uses_running_; }
+  void use_running_statistics(std::size_t) override { uses_running_ = true; }
 
   void fuse_add() { has_residual_ = true; }   // the node gets a second input
   void fuse_relu() { has_relu_ = true; }
+  void fuse_pool(const PoolWindow& window) { pool_ = window; }   // with a relu, without an addition
 
  private:
   std::int64_t channels_;
   BatchNormOptions options_;
   bool has_residual_ = false, has_relu_ = false, uses_running_ = false;
+  std::optional<PoolWindow> pool_;
 };
+
+/// What the forms of batch norm share.
+/// Where mean and inv_std of normalization `which` (parameters 2 which, buffers 2 which) come from: f.in[which], its sums, or the running ones.
+/// Fills the state and, if the group is more than this rank, totals [2c + count_parts], whose sum over the group batch_norm_finish takes.
+void batch_norm_statistics(const Forward& f, std::size_t which, const BatchNormOptions& options, bool uses_running, const BatchNormState& state, float* totals,
+                           float* partial);
+/// Statistics from the group's totals.
+void batch_norm_finish(const Forward& f, std::size_t which, const BatchNormOptions& options, const BatchNormState& state, float* totals);
+/// Means from the group's sums.
+void batch_norm_average(const Device& device, const BackwardEnd& end);
 
 }  // namespace lockstep

@@ -17,9 +17,19 @@ enum class Mask {
 /// Whether forward leaves bits: on a GPU, where rows are whole packets, each of which one thread reads and writes.
 inline bool has_mask_bits(DType dtype, std::int64_t c) { return !runs_on_host && c % (16 / static_cast<std::int64_t>(size_of(dtype))) == 0; }
 
+inline std::size_t mask_bits_bytes(const Shape& x, DType dtype) { return static_cast<std::size_t>(x.size()) * size_of(dtype) / 16; }
+
 /// Per-channel vectors of one call, f32 [c].
 struct BatchNormVectors {
   const float *mean, *inv_std, *weight, *bias;
+};
+
+/// What one normalization leaves for backward, f32: mean and 1 / std of each channel, 1 / values of a channel in the group.
+struct BatchNormState {
+  float *mean, *inv_std, *inverse_count;
+  static std::int64_t room(std::int64_t count) { return (count + 7) / 8 * 8; }   // each array begins a packet
+  static std::size_t bytes(std::int64_t c) { return static_cast<std::size_t>(2 * room(c) + room(1)) * sizeof(float); }
+  BatchNormState(std::int64_t c, void* memory) : mean(static_cast<float*>(memory)), inv_std(mean + room(c)), inverse_count(inv_std + room(c)) {}
 };
 
 /// Numbers that travel between ranks: [sums of x - K; sums of squares; count % 4096; count / 4096].  Both parts stay exact in f32.
@@ -34,7 +44,9 @@ struct ForwardEnd {
   float* totals = nullptr;               // [2c + count_parts]
   float *running_mean = nullptr, *running_var = nullptr, *mean = nullptr, *inv_std = nullptr, *inverse_count = nullptr;
 
-  LOCKSTEP_FUNCTION void operator()(std::int64_t i, double sum, double squares) const {
+  static constexpr int count = 2;
+  LOCKSTEP_FUNCTION void operator()(std::int64_t i, const double* sums) const { take(i, sums[0], sums[1]); }
+  LOCKSTEP_FUNCTION void take(std::int64_t i, double sum, double squares) const {
     if (is_local) return finish(i, static_cast<float>(sum), static_cast<float>(squares), static_cast<double>(rows));
     totals[i] = static_cast<float>(sum);
     totals[c + i] = static_cast<float>(squares);
@@ -75,7 +87,9 @@ struct BackwardEnd {
   bool adds = false;                                    // to the gradients
   float* totals = nullptr;                              // [2c]
 
-  LOCKSTEP_FUNCTION void operator()(std::int64_t i, double sum, double products) const {
+  static constexpr int count = 2;
+  LOCKSTEP_FUNCTION void operator()(std::int64_t i, const double* sums) const { take(i, sums[0], sums[1]); }
+  LOCKSTEP_FUNCTION void take(std::int64_t i, double sum, double products) const {
     const auto g = static_cast<float>(sum), gx = static_cast<float>(products);
     if (grad_weight) grad_weight[i] = (adds ? grad_weight[i] : 0.f) + gx * inv_std[i];
     if (grad_bias) grad_bias[i] = (adds ? grad_bias[i] : 0.f) + g;
@@ -88,71 +102,21 @@ struct BackwardEnd {
   }
 };
 
-/// Chunks: 32 KiB of a 16-channel block's lines, at least 64 rows, so that partial sums are few beside x; at most 1024.
-inline constexpr std::int64_t least_rows = 64, most_chunks = 1024;
-inline std::int64_t statistics_rows(std::int64_t c) { return c < 128 ? 8192 / (c < 16 ? 16 : c) : least_rows; }
-inline RowCut cut_statistics(const Shape& x) {
-  const std::int64_t rows = x.n * x.h * x.w, spread = (rows + most_chunks - 1) / most_chunks, each = statistics_rows(x.c);
-  return cut_rows(x, each < spread ? spread : each);
-}
-/// At least cut_statistics(x).chunks() for this and every smaller batch.
-inline std::int64_t chunk_bound(const Shape& x) {
-  const std::int64_t chunks = cut_rows(x, statistics_rows(x.c)).chunks();
-  return chunks < most_chunks ? chunks : most_chunks;
-}
+/// Of two normalizations whose outputs were added: sums of g, of g * (a - mean of a), of g * (b - mean of b).
+struct PairBackwardEnd {
+  BackwardEnd a, b;
+  static constexpr int count = 3;
+  LOCKSTEP_FUNCTION void operator()(std::int64_t i, const double* sums) const { a.take(i, sums[0], sums[1]), b.take(i, sums[0], sums[2]); }
+};
 
 /// Passes without sums take few rows of all blocks before the next few rows: their reads and writes then stay near one another.
 inline constexpr std::int64_t few_rows = 8;
-/// Rows that are asked for ahead of use.
-inline constexpr std::int64_t rows_ahead = 16;
-
-/// Rows summed one after another before they join the chunk's sum: rounding errors grow with 64 + rows / 64 instead of rows.
-inline constexpr std::int64_t short_run = 64;
-
-/// Sums of two things over a chunk of rows.
-template <int width>
-struct TwoSums {
-  Lanes<width> first = zeros<width>(), second = zeros<width>();
-  LOCKSTEP_FUNCTION void add(const Lanes<width>& a, const Lanes<width>& b) { first = first + a, second = second + b; }
-  LOCKSTEP_FUNCTION void store_partial(float* partial, std::int64_t chunk, std::int64_t channel, std::int64_t c) const {
-    store(partial + chunk * 2 * c + channel, first);
-    store(partial + chunk * 2 * c + c + channel, second);
-  }
-};
-
 /// The affine map of one block of channels: (x - mean) * scale + bias.
 template <int width>
 struct BlockVectors {
   Lanes<width> mean, scale, bias;
   LOCKSTEP_FUNCTION BlockVectors(const BatchNormVectors& v, std::int64_t channel)
       : mean(load<width>(v.mean + channel)), scale(load<width>(v.inv_std + channel) * load<width>(v.weight + channel)), bias(load<width>(v.bias + channel)) {}
-};
-
-/// partial [chunks, 2, c] = sums of x - center and of its square.
-template <class T>
-struct BatchNormSum {
-  using Element = T;
-  const T* x;
-  const float* center;
-  float* partial;
-  std::int64_t c;
-
-  template <int width>
-  LOCKSTEP_FUNCTION void run(std::int64_t begin, std::int64_t end, std::int64_t chunk, std::int64_t channel) const {
-    const Lanes<width> k = load<width>(center + channel);
-    TwoSums<width> total;
-    for (std::int64_t row = begin; row < end;) {
-      TwoSums<width> sum;
-      const std::int64_t stop = row + short_run < end ? row + short_run : end;
-      for (; row < stop; ++row) {
-        prefetch(x + (row + rows_ahead) * c + channel);
-        const Lanes<width> v = load<width>(x + row * c + channel) - k;
-        sum.add(v, v * v);
-      }
-      total.add(sum.first, sum.second);
-    }
-    total.store_partial(partial, chunk, channel, c);
-  }
 };
 
 /// y = (x - mean) * inv_std * weight + bias (+ residual) (relu).  A NaN stays one.
@@ -190,40 +154,6 @@ LOCKSTEP_FUNCTION Lanes<width> masked(const Lanes<width>& g, const void* source,
   else if constexpr (mask == Mask::bits && !runs_on_host) return where_set(static_cast<const std::uint8_t*>(source)[at / width], g);
   else return g;
 }
-
-/// partial [chunks, 2, c] = sums of g and of g * (x - mean), where g is grad_out under the relu's mask; residual_grad = g or += g.
-template <class T, Mask mask>
-struct BatchNormGradSum {
-  using Element = T;
-  const T *x, *grad_out;
-  const void* mask_source;
-  T* residual_grad;                      // null: not wanted
-  bool adds_residual;
-  BatchNormVectors vectors;
-  float* partial;
-  std::int64_t c;
-
-  template <int width>
-  LOCKSTEP_FUNCTION void run(std::int64_t begin, std::int64_t end, std::int64_t chunk, std::int64_t channel) const {
-    const BlockVectors<width> v(vectors, channel);
-    TwoSums<width> total;
-    for (std::int64_t row = begin; row < end;) {
-      TwoSums<width> sum;
-      const std::int64_t stop = row + short_run < end ? row + short_run : end;
-      for (; row < stop; ++row) {
-        const std::int64_t at = row * c + channel, ahead = at + rows_ahead * c;
-        prefetch(x + ahead), prefetch(grad_out + ahead);
-        if (mask == Mask::output) prefetch(static_cast<const T*>(mask_source) + ahead);
-        if (residual_grad) prefetch_for_writing(residual_grad + ahead);
-        const Lanes<width> centered = load<width>(x + at) - v.mean, g = masked<mask, T>(load<width>(grad_out + at), mask_source, at, centered, v);
-        sum.add(g, g * centered);
-        if (residual_grad) store(residual_grad + at, adds_residual ? load<width>(residual_grad + at) + g : g);
-      }
-      total.add(sum.first, sum.second);
-    }
-    total.store_partial(partial, chunk, channel, c);
-  }
-};
 
 /// grad_x = weight * inv_std * (g - mean_grad - xhat * mean_grad_xhat), or += that.  Means over the group; null: statistics are constants.
 template <class T, Mask mask>

@@ -6,10 +6,10 @@
 
 namespace lockstep {
 
-/// f32 elements of scratch for images of this shape, and for every smaller batch.
-std::int64_t batch_norm_partials(const Shape& x, DType dtype);
+/// f32 elements of scratch for so many sums over images of this shape, and over every smaller batch.
+std::int64_t batch_norm_partials(const Shape& x, DType dtype, int sums);
 
-/// end(channel, sum of x - center, sum of its square) for each channel.
+/// end(channel, {sum of x - center, sum of its square}) for each channel.
 void batch_norm_sums(const Device& device, Tensor x, const float* center, float* partial, const ForwardEnd& end);
 
 /// What backward sums: g and g * (x - mean), where g is grad_out under the relu's mask.  residual = g or += g on the way.
@@ -21,6 +21,14 @@ struct GradSumArguments {
   bool adds_residual = false;
   BatchNormVectors vectors{};
 };
+/// What backward sums of relu(norm of a + norm of b): g, g * (a - mean of a) and g * (b - mean of b).
+struct PairGradSumArguments {
+  Tensor a, b, grad_out;
+  Mask mask = Mask::output;              // or bits
+  const void* mask_source = nullptr;
+  BatchNormVectors of_a{}, of_b{};
+};
+void batch_norm_pair_grad_sums(const Device& device, const PairGradSumArguments& arguments, float* partial, const PairBackwardEnd& end);
 void batch_norm_grad_sums(const Device& device, const GradSumArguments& a, float* partial, const BackwardEnd& end);
 
 }  // namespace lockstep

@@ -35,20 +35,21 @@ cudaStream_t stream_of(const Device& device) { return static_cast<cudaStream_t>(
 
 }  // namespace
 
-/// The sums of a block's threads over its rows, to partial[blockIdx.x][2][c].
-template <int width>
-__device__ void add_rows_of_block(const Lanes<width>& first, const Lanes<width>& second, std::int64_t c, float* partial) {
-  __shared__ float sums[2][block_threads * width];
+/// The sums of a block's threads over its rows, to partial[blockIdx.x][count][c].
+template <int count, int width>
+__device__ void add_rows_of_block(const Lanes<width> (&of_thread)[count], std::int64_t c, float* partial) {
+  __shared__ float sums[count][block_threads * width];
   const int line = static_cast<int>(blockDim.x) * width, thread = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x);
-  for (int i = 0; i < width; ++i) sums[0][thread * width + i] = first.v[i], sums[1][thread * width + i] = second.v[i];
+  for (int k = 0; k < count; ++k)
+    for (int i = 0; i < width; ++i) sums[k][thread * width + i] = of_thread[k].v[i];
   __syncthreads();
   for (int i = thread; i < line; i += static_cast<int>(blockDim.x * blockDim.y)) {
     const std::int64_t channel = static_cast<std::int64_t>(blockIdx.y) * line + i;
     if (channel >= c) continue;
-    for (int which = 0; which < 2; ++which) {
+    for (int k = 0; k < count; ++k) {
       float sum = 0;
-      for (int row = 0; row < static_cast<int>(blockDim.y); ++row) sum += sums[which][row * line + i];
-      partial[(static_cast<std::int64_t>(blockIdx.x) * 2 + which) * c + channel] = sum;
+      for (int row = 0; row < static_cast<int>(blockDim.y); ++row) sum += sums[k][row * line + i];
+      partial[(static_cast<std::int64_t>(blockIdx.x) * count + k) * c + channel] = sum;
     }
   }
 }
@@ -57,12 +58,12 @@ template <class T, int width>
 __global__ void __launch_bounds__(block_threads) batch_norm_sum_rows(const T* x, const float* center, std::int64_t rows, std::int64_t c, float* partial) {
   constexpr int ahead = 4;
   const std::int64_t channel = static_cast<std::int64_t>(blockIdx.y * blockDim.x + threadIdx.x) * width, step = static_cast<std::int64_t>(gridDim.x) * blockDim.y;
-  Lanes<width> sum = zeros<width>(), squares = zeros<width>();
+  Lanes<width> sums[2] = {zeros<width>(), zeros<width>()};
   if (channel < c) {
     const Lanes<width> k = load<width>(center + channel);
     const auto add = [&](const Lanes<width>& v) {
       const Lanes<width> d = v - k;
-      sum = sum + d, squares = squares + d * d;
+      sums[0] = sums[0] + d, sums[1] = sums[1] + d * d;
     };
     std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
     for (; row + (ahead - 1) * step < rows; row += ahead * step) {
@@ -72,7 +73,7 @@ __global__ void __launch_bounds__(block_threads) batch_norm_sum_rows(const T* x,
     }
     for (; row < rows; row += step) add(load<width>(x + row * c + channel));
   }
-  add_rows_of_block<width>(sum, squares, c, partial);
+  add_rows_of_block(sums, c, partial);
 }
 
 template <class T, int width, Mask mask>
@@ -80,12 +81,12 @@ __global__ void __launch_bounds__(block_threads) batch_norm_grad_sum_rows(const 
                                                                           BatchNormVectors vectors, std::int64_t rows, std::int64_t c, float* partial) {
   constexpr int ahead = 2;
   const std::int64_t channel = static_cast<std::int64_t>(blockIdx.y * blockDim.x + threadIdx.x) * width, step = static_cast<std::int64_t>(gridDim.x) * blockDim.y;
-  Lanes<width> sum = zeros<width>(), products = zeros<width>();
+  Lanes<width> sums[2] = {zeros<width>(), zeros<width>()};
   if (channel < c) {
     const BlockVectors<width> v(vectors, channel);
     const auto add = [&](std::int64_t at, const Lanes<width>& of_x, const Lanes<width>& of_grad) {
       const Lanes<width> centered = of_x - v.mean, g = masked<mask, T>(of_grad, mask_source, at, centered, v);
-      sum = sum + g, products = products + g * centered;
+      sums[0] = sums[0] + g, sums[1] = sums[1] + g * centered;
       if (residual) store(residual + at, adds_residual ? load<width>(residual + at) + g : g);
     };
     std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
@@ -96,22 +97,54 @@ __global__ void __launch_bounds__(block_threads) batch_norm_grad_sum_rows(const 
     }
     for (; row < rows; row += step) add(row * c + channel, load<width>(x + row * c + channel), load<width>(grad_out + row * c + channel));
   }
-  add_rows_of_block<width>(sum, products, c, partial);
+  add_rows_of_block(sums, c, partial);
 }
 
-/// end(channel, ...) of the blocks' partial sums: a warp's lane is a channel, 32 warps share the blocks.
+template <class T, int width, Mask mask>
+__global__ void __launch_bounds__(block_threads) batch_norm_pair_grad_sum_rows(const T* a, const T* b, const T* grad_out, const void* mask_source, BatchNormVectors of_a,
+                                                                               BatchNormVectors of_b, std::int64_t rows, std::int64_t c, float* partial) {
+  constexpr int ahead = 2;
+  const std::int64_t channel = static_cast<std::int64_t>(blockIdx.y * blockDim.x + threadIdx.x) * width, step = static_cast<std::int64_t>(gridDim.x) * blockDim.y;
+  Lanes<width> sums[3] = {zeros<width>(), zeros<width>(), zeros<width>()};
+  if (channel < c) {
+    const BlockVectors<width> va(of_a, channel);
+    const Lanes<width> mean_b = load<width>(of_b.mean + channel);
+    const auto add = [&](std::int64_t at, const Lanes<width>& in_a, const Lanes<width>& in_b, const Lanes<width>& of_grad) {
+      const Lanes<width> g = masked<mask, T>(of_grad, mask_source, at, in_a, va);
+      sums[0] = sums[0] + g, sums[1] = sums[1] + g * (in_a - va.mean), sums[2] = sums[2] + g * (in_b - mean_b);
+    };
+    std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
+    for (; row + (ahead - 1) * step < rows; row += ahead * step) {
+      Lanes<width> as[ahead], bs[ahead], gs[ahead];
+      for (int i = 0; i < ahead; ++i) {
+        const std::int64_t at = (row + i * step) * c + channel;
+        as[i] = load<width>(a + at), bs[i] = load<width>(b + at), gs[i] = load<width>(grad_out + at);
+      }
+      for (int i = 0; i < ahead; ++i) add((row + i * step) * c + channel, as[i], bs[i], gs[i]);
+    }
+    for (; row < rows; row += step) {
+      const std::int64_t at = row * c + channel;
+      add(at, load<width>(a + at), load<width>(b + at), load<width>(grad_out + at));
+    }
+  }
+  add_rows_of_block(sums, c, partial);
+}
+
+/// end(channel, sums) of the blocks' partial sums: a warp's lane is a channel, 32 warps share the blocks.
 template <class End>
 __global__ void batch_norm_add_blocks(const float* partial, std::int64_t blocks, std::int64_t c, End end) {
-  __shared__ double firsts[32][33], seconds[32][33];
+  __shared__ double of_warps[End::count][32][33];
   const std::int64_t channel = static_cast<std::int64_t>(blockIdx.x) * 32 + threadIdx.x;
-  double first = 0, second = 0;
+  double sums[End::count] = {};
   if (channel < c)
-    for (std::int64_t block = threadIdx.y; block < blocks; block += 32) first += partial[block * 2 * c + channel], second += partial[(block * 2 + 1) * c + channel];
-  firsts[threadIdx.y][threadIdx.x] = first, seconds[threadIdx.y][threadIdx.x] = second;
+    for (std::int64_t block = threadIdx.y; block < blocks; block += 32)
+      for (int k = 0; k < End::count; ++k) sums[k] += partial[(block * End::count + k) * c + channel];
+  for (int k = 0; k < End::count; ++k) of_warps[k][threadIdx.y][threadIdx.x] = sums[k];
   __syncthreads();
   if (threadIdx.y != 0 || channel >= c) return;
-  for (int k = 1; k < 32; ++k) first += firsts[k][threadIdx.x], second += seconds[k][threadIdx.x];
-  end(channel, first, second);
+  for (int warp = 1; warp < 32; ++warp)
+    for (int k = 0; k < End::count; ++k) sums[k] += of_warps[k][warp][threadIdx.x];
+  end(channel, sums);
 }
 
 namespace {
@@ -137,8 +170,8 @@ void grad_sum(const Device& device, const GradSumArguments& a, const Launch& l, 
 
 }  // namespace
 
-std::int64_t batch_norm_partials(const Shape& x, DType dtype) {
-  return dispatch(dtype, [&]<class T>(T) { return static_cast<std::int64_t>(launch_for(x, width_for<T>(x.c)).blocks.x) * 2 * x.c; });
+std::int64_t batch_norm_partials(const Shape& x, DType dtype, int sums) {
+  return dispatch(dtype, [&]<class T>(T) { return static_cast<std::int64_t>(launch_for(x, width_for<T>(x.c)).blocks.x) * sums * x.c; });
 }
 
 void batch_norm_sums(const Device& device, Tensor x, const float* center, float* partial, const ForwardEnd& end) {
@@ -160,6 +193,22 @@ void batch_norm_grad_sums(const Device& device, const GradSumArguments& a, float
     width == 1 ? grad_sum<T, 1>(device, a, l, partial) : grad_sum<T, lane_width<T>>(device, a, l, partial);
     check_launch();
     add_blocks(device, l, a.x.shape.c, partial, end);
+  });
+}
+
+void batch_norm_pair_grad_sums(const Device& device, const PairGradSumArguments& a, float* partial, const PairBackwardEnd& end) {
+  const Shape& s = a.a.shape;
+  dispatch(a.a.dtype, [&]<class T>(T) {
+    const int width = width_for<T>(s.c);
+    const Launch l = launch_for(s, width);
+    const auto run = [&](auto kernel) {
+      kernel<<<l.blocks, l.threads, 0, stream_of(device)>>>(a.a.as<T>(), a.b.as<T>(), a.grad_out.as<T>(), a.mask_source, a.of_a, a.of_b, s.n * s.h * s.w, s.c, partial);
+    };
+    if (a.mask == Mask::bits) run(batch_norm_pair_grad_sum_rows<T, lane_width<T>, Mask::bits>);
+    else if (width == 1) run(batch_norm_pair_grad_sum_rows<T, 1, Mask::output>);
+    else run(batch_norm_pair_grad_sum_rows<T, lane_width<T>, Mask::output>);
+    check_launch();
+    add_blocks(device, l, s.c, partial, end);
   });
 }
 

@@ -46,11 +46,11 @@ void freeze(Graph& graph, Parameters& parameters, const FreezeConfig& config) {
   if (config.batch_norm != "running") return;
   for (Node& node : graph.nodes()) {
     if (!node.layer->is_normalization()) continue;
-    const bool is_frozen = std::all_of(parameters.slices().begin(), parameters.slices().end(), [&](const Slice& s) {
-      const int local = s.spec.ordinal - node.first_parameter;
-      return local < 0 || local >= node.parameter_count || s.is_frozen;
-    });
-    if (is_frozen) node.layer->use_running_statistics();
+    for (std::size_t which = 0; 2 * which < node.parameters.size(); ++which) {
+      const int weight = node.parameters[2 * which], bias = node.parameters[2 * which + 1];
+      const bool is_frozen = std::ranges::all_of(parameters.slices(), [&](const Slice& s) { return s.is_frozen || (s.spec.ordinal != weight && s.spec.ordinal != bias); });
+      if (is_frozen) node.layer->use_running_statistics(which);
+    }
   }
 }
 
@@ -62,7 +62,7 @@ Network::Network(Device& device, Communicator& comm, const Config& config, const
                                              dtype_of(config.precision));
   freeze(graph_, *parameters_, config.freeze);
   if (config.model.sync_bn && comm.size() > 1 && widest_buffer(graph_) > 0)
-    exchange_ = make_exchange(device, comm.split(static_cast<int>(config.model.sync_bn_group)), 2 * widest_buffer(graph_) + 8);
+    exchange_ = make_exchange(device, comm.split(static_cast<int>(config.model.sync_bn_group)), 2 * (2 * widest_buffer(graph_) + 16));
   make_executor(config);
 }
 

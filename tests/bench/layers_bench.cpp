@@ -44,11 +44,11 @@ void time_node(Device& device, Graph& graph, double moved_forward, double moved_
     grad_in.push_back({tensor(shapes.back(), DType::f32), GradMode::write});
   }
   std::vector<Tensor> weights, grad_weights, buffers;
-  for (int i = 0; i < node.parameter_count; ++i) {
-    const Shape& shape = graph.parameter_specs()[static_cast<std::size_t>(node.first_parameter + i)].shape;
+  for (const int ordinal : node.parameters) {
+    const Shape& shape = graph.parameter_specs()[static_cast<std::size_t>(ordinal)].shape;
     weights.push_back(tensor(shape, DType::f32)), grad_weights.push_back(tensor(shape, DType::f32));
   }
-  for (int i = 0; i < node.buffer_count; ++i) buffers.push_back(tensor(vector_shape(graph.shape(node.out).c), DType::f32));
+  for (std::size_t i = 0; i < node.buffers.size(); ++i) buffers.push_back(tensor(vector_shape(graph.shape(node.out).c), DType::f32));
   const Needs needs = layer.needs(DType::f32, shapes);
   const Tensor out = tensor(graph.shape(node.out), DType::f32), grad_out = tensor(out.shape, DType::f32);
   const Tensor saved = bytes(needs.saved_bytes), workspace = bytes(needs.workspace_bytes);

@@ -26,6 +26,7 @@ class EqualRanks final : public Exchange {
     ++calls;
   }
   bool is_recordable() const override { return false; }
+  bool is_direct() const override { return false; }
   int calls = 0;
 
  private:
@@ -206,7 +207,7 @@ TEST(BatchNorm, UsesTheRunningStatisticsUnchangedWhenFrozen) {
     SCOPED_TRACE(p.name());
     Net net(p);
     for (Node& node : net.graph.nodes())
-      if (node.layer->is_normalization()) node.layer->use_running_statistics();
+      if (node.layer->is_normalization()) node.layer->use_running_statistics(0);
     const Numbers t(p.shape);
     EqualRanks exchange(2);
     LayersRun run(device, net.graph, {.exchange = &exchange});

@@ -39,7 +39,35 @@ const std::vector<Net>& nets() {
          const Value shortcut = batch_norm(x, "downsample.1");
          relu(add(y, shortcut));
        },
-       {"batch_norm+relu", "batch_norm", "batch_norm+add+relu"}},
+       {"batch_norm+relu", "batch_norm+batch_norm+relu"}},
+      {"a normalized shortcut first",
+       [](Value x) {
+         const Value shortcut = batch_norm(x, "downsample.1");
+         relu(add(shortcut, batch_norm(relu(batch_norm(x, "bn1")), "bn2")));
+       },
+       {"batch_norm+relu", "batch_norm+batch_norm+relu"}},
+      {"two norms of one value",
+       [](Value x) {
+         x = relu(x);
+         relu(add(batch_norm(x, "a"), batch_norm(x, "b")));
+       },
+       {"relu", "batch_norm", "batch_norm+add+relu"}},
+      {"two norms without a relu", 
+       [](Value x) {
+         const Value a = relu(x), b = dropout(x, 0, 0);
+         const Value y = batch_norm(a, "a"), z = batch_norm(b, "b");
+         add(y, z);
+       },
+       {"relu", "dropout", "batch_norm", "batch_norm+add"}},
+      {"norm, relu, pool", [](Value x) { max_pool(relu(batch_norm(relu(x), "bn")), 3, 2, 1); }, {"relu", "batch_norm+relu+max_pool"}},
+      {"a pool of every pixel", [](Value x) { relu(max_pool(relu(batch_norm(x, "bn")), 1, 1)); }, {"batch_norm+relu+max_pool", "relu"}},
+      {"a rectified value that more than a pool reads",
+       [](Value x) {
+         const Value y = relu(batch_norm(x, "bn"));
+         add(max_pool(y, 3, 1, 1), y);
+       },
+       {"batch_norm+relu", "max_pool", "add"}},
+      {"a pool without a relu", [](Value x) { max_pool(batch_norm(x, "bn"), 2, 2); }, {"batch_norm", "max_pool"}},
       {"no relu behind the addition",
        [](Value x) {
          x = relu(x);
@@ -85,10 +113,11 @@ Result run_net(Device& device, const Net& net, bool fuses, bool overlaps, bool i
   }
   for (Node& node : graph.nodes()) {
     EXPECT_EQ(node.layer->is_normalization(), !node.name.empty());
+    EXPECT_EQ(node.parameters.size(), node.buffers.size());
     if (node.layer->is_normalization()) {
-      EXPECT_EQ(graph.parameter_specs()[static_cast<std::size_t>(node.first_parameter)].name, node.name + ".weight");
+      EXPECT_EQ(graph.parameter_specs()[static_cast<std::size_t>(node.parameters.at(0))].name, node.name + ".weight");
     }
-    if (is_frozen) node.layer->use_running_statistics();
+    if (is_frozen) for (std::size_t which = 0; 2 * which < node.parameters.size(); ++which) node.layer->use_running_statistics(which);
   }
   LayersRun run(device, graph, {.overlaps = overlaps});
   const int parameters = static_cast<int>(graph.parameter_specs().size());
@@ -97,7 +126,7 @@ Result run_net(Device& device, const Net& net, bool fuses, bool overlaps, bool i
   run.forward();
   Result r;
   r.values.push_back(run.output());
-  run.backward(noise(images.size(), 2));
+  run.backward(noise(graph.shape(graph.output()).size(), 2));
   r.values.push_back(run.grad_input());
   for (int i = 0; i < parameters; ++i) r.values.push_back(run.grad_weight(i)), r.values.push_back(run.buffer(i));
   run.forward(Mode::evaluation);

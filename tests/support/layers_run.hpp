@@ -140,9 +140,8 @@ class LayersRun {
   Operands operands(const Node& node) const {
     Operands o;
     for (const int in : node.in) o.in.push_back(cut(values_[at(in)]));
-    for (int p = 0; p < node.parameter_count; ++p)
-      o.weights.push_back(weights_[at(node.first_parameter + p)]), o.grad_weights.push_back(grad_weights_[at(node.first_parameter + p)]);
-    for (int b = 0; b < node.buffer_count; ++b) o.buffers.push_back(buffers_[at(node.first_buffer + b)]);
+    for (const int p : node.parameters) o.weights.push_back(weights_[at(p)]), o.grad_weights.push_back(grad_weights_[at(p)]);
+    for (const int b : node.buffers) o.buffers.push_back(buffers_[at(b)]);
     return o;
   }
   Tensor make(const Shape& shape, DType dtype) {

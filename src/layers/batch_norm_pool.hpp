@@ -1,0 +1,23 @@
+// batch_norm_pool: batch norm's last pass, with its relu, and the max pool behind it as one: the normalized image is never stored.
+#pragma once
+#include "layers/batch_norm_kernels.hpp"
+#include "layers/pool.hpp"
+
+namespace lockstep {
+
+/// What the pass leaves for backward, both [n, p, q, c]: the place of each window's largest and x there.  Backward's two sums over the image are
+/// sums over the windows then: a quarter of the image, and no search for the windows that hold a pixel.
+struct PoolSaved {
+  std::uint8_t* argmax = nullptr;        // null: evaluation
+  void* largest = nullptr;               // of x's dtype
+};
+
+/// y [n, p, q, c] = the largest of relu((x - mean) * inv_std * weight + bias) in each window of x [n, h, w, c].
+void batch_norm_pool_apply(const Device& device, Tensor x, Tensor y, const PoolWindow& window, const BatchNormVectors& vectors, const PoolSaved& saved);
+
+/// grad_x = weight * inv_std * (g - mean_grad - xhat * mean_grad_xhat), where g is grad_y [n, p, q, c] at the pixels that were largest, under
+/// the relu's mask; or += that.  means: f32 [2, c], or null: statistics are constants.
+void batch_norm_pool_grad_apply(const Device& device, Tensor x, Tensor grad_y, const GradIn& grad_x, const PoolWindow& window, const BatchNormVectors& vectors,
+                                const float* means, const PoolSaved& saved);
+
+}  // namespace lockstep
