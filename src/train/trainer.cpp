@@ -123,8 +123,9 @@ void Trainer::step() {
   progress_.tick();
 }
 
-/// Makes every recording that the run needs, of steps on blank images that change nothing.  Collective.
+/// Makes every recording that the run needs, of batches of blank images that change nothing.  Collective.
 void Trainer::rehearse() {
+  if (evaluator_) evaluator_->prepare();
   const std::vector<Slot> blanks = loader_->blanks();
   if (blanks.empty() || !plan_.config.device.record || !network_.is_recordable()) return;
   const std::int64_t parts = plan_.config.data.micro_batches;
