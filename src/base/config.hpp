@@ -179,7 +179,7 @@ struct CheckpointConfig {
 /// [run]  Read by train/.
 struct RunConfig {
   std::string name, outputs = "outputs", resume = "auto";
-  std::int64_t seed = 1, epochs = 90, max_steps = 0, ranks = 0, log_every = 20, evaluate_every_epochs = 1, max_skipped = 50;
+  std::int64_t seed = 1, epochs = 90, max_steps = 0, ranks = 0, log_every = 20, evaluate_every_epochs = 1, max_skipped = 50, profile_from = 0;
   double stall_seconds = 120, start_seconds = 1800;
   template <class Key> void keys(Key& key) {
     key("name", name, any(), "folder of the run below run.outputs; default: the input file's name");
@@ -192,6 +192,7 @@ struct RunConfig {
     key("log_every", log_every, at_least(1), "steps between two records");
     key("evaluate_every_epochs", evaluate_every_epochs, at_least(0), "0: only at the end");
     key("max_skipped", max_skipped, at_least(1), "skipped steps in a row (fp16) after which the run ends as diverged");
+    key("profile_from", profile_from, between(0, 1e9), "for a profiler on a GPU: train hands it this step and the next nine, enqueued layer by layer under their names, and ends; 0: off");
     key("stall_seconds", stall_seconds, between(0, 1e6), "a rank without progress for so long ends the job; 0: never");
     key("start_seconds", start_seconds, between(0, 1e6), "the same, for the first step");
   }

@@ -115,13 +115,29 @@ class Timeline {
   std::unique_ptr<State> state_;
 };
 
-/// Names a range for profilers (NVTX on a GPU; nothing on a CPU).
+/// Names a range for profilers (NVTX on a GPU; nothing on a CPU).  A null name: no range.
 class ProfileRange {
  public:
   explicit ProfileRange(const char* name);
   ~ProfileRange();
   ProfileRange(const ProfileRange&) = delete;
   ProfileRange& operator=(const ProfileRange&) = delete;
+
+ private:
+  [[maybe_unused]] bool is_open_;
+};
+
+/// While it lives, a profiler that was told to wait for this records (cudaProfilerStart to cudaProfilerStop; nothing on a CPU).
+/// Waits for the device at both ends, so that no work of before or after is in the record.
+class ProfilerCapture {
+ public:
+  explicit ProfilerCapture(Device& device);
+  ~ProfilerCapture();
+  ProfilerCapture(const ProfilerCapture&) = delete;
+  ProfilerCapture& operator=(const ProfilerCapture&) = delete;
+
+ private:
+  [[maybe_unused]] Device& device_;
 };
 
 /// Seconds on a monotonic clock; for plan timing and data wait.

@@ -1,4 +1,5 @@
 // device_cuda: one NVIDIA GPU as a device: three streams, recordings as CUDA graphs.
+#include <cuda_profiler_api.h>
 #include <cuda_runtime.h>
 #include <nvtx3/nvToolsExt.h>
 
@@ -263,8 +264,21 @@ std::vector<std::pair<std::string, double>> Timeline::milliseconds() {
   return pieces;
 }
 
-ProfileRange::ProfileRange(const char* name) { nvtxRangePushA(name); }
-ProfileRange::~ProfileRange() { nvtxRangePop(); }
+ProfileRange::ProfileRange(const char* name) : is_open_(name) {
+  if (is_open_) nvtxRangePushA(name);
+}
+ProfileRange::~ProfileRange() {
+  if (is_open_) nvtxRangePop();
+}
+
+ProfilerCapture::ProfilerCapture(Device& device) : device_(device) {
+  device_.wait();
+  check(cudaProfilerStart());
+}
+ProfilerCapture::~ProfilerCapture() {
+  cudaDeviceSynchronize();
+  cudaProfilerStop();
+}
 
 double stopwatch_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();

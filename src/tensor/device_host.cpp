@@ -109,8 +109,11 @@ void Timeline::mark(const std::string& label) {
 }
 std::vector<std::pair<std::string, double>> Timeline::milliseconds() { return state_->pieces; }
 
-ProfileRange::ProfileRange(const char*) {}
+ProfileRange::ProfileRange(const char*) : is_open_(false) {}
 ProfileRange::~ProfileRange() = default;
+
+ProfilerCapture::ProfilerCapture(Device& device) : device_(device) {}
+ProfilerCapture::~ProfilerCapture() = default;
 
 double stopwatch_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();

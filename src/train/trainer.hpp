@@ -72,6 +72,9 @@ class Trainer {
   void end_epoch();
   void require_converging();
   int finish(bool is_stopped);
+  int finish_profile();
+  bool is_profiled() const { return plan_.config.run.profile_from > 0; }
+  std::int64_t last_profiled() const { return plan_.config.run.profile_from + profiled_steps - 1; }
   template <class Call> void each_sink(Call&& call);
 
   Device& device_;

@@ -193,6 +193,18 @@ best = max(records(runs / "best", "eval"), key=lambda r: (r["top1"], -r["step"])
 assert steps_of("best") == sorted({best, 12}), (best, steps_of("best"))
 said("run.epochs grows, keep_last, keep_best, keep_every_epochs, changed keys, never")
 
+# ---- a profile -------------------------------------------------------------------------------------------------------------------------
+toml = config("profile", **{"run.epochs": 7})
+text = run(["train", toml, "run.profile_from=4"], ranks=2)
+require(text, "steps 4 to 13 made", "for GPUs", "without a checkpoint", "after step 12")
+assert [r["step"] for r in records(runs / "profile", "train")] == list(range(1, 14)) and steps_of("profile")[-1] == 12
+require(run(["train", toml, "run.profile_from=4"], ranks=2, expect=2), "goes on after step 12", "later step")
+require(run(["check", toml, "run.profile_from=6"], expect=2), "ends after step 14", "Set it to 5 or less")
+require(run(["train", toml], ranks=2), "finished: 14 steps")
+run(["train", toml, "run.name=unprofiled"], ranks=2)
+require_equal_bits(checkpoints(runs / "profile")[-1], checkpoints(runs / "unprofiled")[-1])
+said("ten profiled steps, and the run after them")
+
 # ---- a damaged newest checkpoint -------------------------------------------------------------------------------------------------------
 toml = config("damaged", **{"checkpoint.every_steps": 1, "checkpoint.keep_last": 3, "checkpoint.keep_best": False, "run.max_steps": 4,
                              "run.epochs": 5, "run.evaluate_every_epochs": 0})
