@@ -32,6 +32,7 @@ struct DataConfig {
   std::string shuffle = "full", last_batch = "keep";
   std::int64_t shuffle_window = 65536;
   std::int64_t readers = 2, slots = 3;
+  std::string cache = "auto";
   std::vector<double> mean, std;
   template <class Key> void keys(Key& key) {
     key("path", path, any(), "folder of HDF5 shards, made by lockstep-convert");
@@ -46,6 +47,9 @@ struct DataConfig {
     key("last_batch", last_batch, one_of("keep", "drop", "pad"), "an epoch's remainder: one smaller step, left out, or filled up from the start of the epoch's order");
     key("readers", readers, between(1, 256), "threads a rank that read images");
     key("slots", slots, between(2, 64), "batches a rank reads ahead");
+    key("cache", cache, one_of("auto", "none", "host", "device"),
+        "where train keeps the stored images, with equal results: host: in each rank's memory; device: in the GPU's, so that only cuts are copied (on a CPU: as host); "
+        "auto: on a GPU, where a split of images of one size fills at most an eighth of what is free; else none: read batch by batch");
     key("mean", mean, between(0, 1), "of each channel, as a fraction of 255; empty: the shards'");
     key("std", std, between(1e-6, 10), "of each channel, as a fraction of 255; empty: the shards'");
   }

@@ -62,6 +62,7 @@ class Device {
   std::string name() const;
   int concurrency() const;                                  // CPU threads, or multiprocessors
   std::size_t memory_bytes() const;                         // in all; 0 where unknown
+  std::size_t free_bytes() const;                           // now, for all processes; 0 where unknown
   std::size_t allocated_bytes() const;                      // by allocate() of this device, now
 
   Allocation allocate(std::size_t bytes);                   // device memory, zeroed, 256-byte aligned

@@ -36,8 +36,9 @@ void Evaluator::prepare() {
   for (Work work; pass(batches_, work); ++batches_) counts.insert(work.positions.size()), images += work.positions.size();
   counts.erase(0);
   predictions_ = device_.allocate(static_cast<std::size_t>(images) * sizeof(std::int32_t));
+  if (!cache_) cache_ = cache_images(device_, dataset_, plan_.config.data, comm_.local_size(), [this] { progress_.tick(); });
   loader_ = std::make_unique<Loader>(device_, dataset_, augment_, [pass, batches = batches_](std::int64_t index, Work& work) { return pass(index % batches, work); },
-                                     plan_.config.data.readers, plan_.config.data.slots, plan_.eval_batch, [this] { progress_.tick(); });
+                                     plan_.config.data.readers, plan_.config.data.slots, plan_.eval_batch, [this] { progress_.tick(); }, cache_.get());
   if (!plan_.config.device.record) return;
   for (Slot slot : loader_->blanks())
     for (const std::int64_t count : counts) {

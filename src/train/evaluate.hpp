@@ -49,6 +49,7 @@ class Evaluator {
   Flight flight_;
   std::int64_t batches_ = 0;             // of one pass, equal on all ranks
   Allocation predictions_;               // device, i32 [this rank's images of one pass]
+  std::unique_ptr<ImageCache> cache_;    // null: images are read batch by batch
   std::unique_ptr<Loader> loader_;       // pass after pass: the next one's first batches have been read when it begins
   std::map<std::pair<std::int64_t, const Cut*>, std::unique_ptr<Replay>> recordings_;   // by count and slot; empty: batches are enqueued layer by layer
 };

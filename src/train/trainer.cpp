@@ -84,8 +84,9 @@ int Trainer::run() {
     if (comm_.rank() == 0) console_.say(text_of("run ", plan_.config.run.name, " is finished: ", run_.step, " steps. Raise run.epochs to go on, or choose another run.name."));
     return exit_done;
   }
+  fill_cache();
   loader_ = std::make_unique<Loader>(device_, *setting_.train, augment_, training_work(sampler_, run_.step, comm_.rank(), comm_.size(), plan_.config.data.micro_batches),
-                                     plan_.config.data.readers, plan_.config.data.slots, plan_.largest_part, [this] { progress_.tick(); });
+                                     plan_.config.data.readers, plan_.config.data.slots, plan_.largest_part, [this] { progress_.tick(); }, cache_.get());
   progress_.phase = Phase::warm_up;
   rehearse();
   times_.run_start = times_.record_start = times_.checkpoint = stopwatch_seconds();
@@ -111,6 +112,12 @@ int Trainer::run() {
     if (run_.step % plan_.config.run.log_every == 0 || is_epoch_end || run_.step == plan_.total_steps) record();
     if (is_epoch_end) end_epoch();
   }
+}
+
+void Trainer::fill_cache() {
+  cache_ = cache_images(device_, *setting_.train, plan_.config.data, comm_.local_size(), [this] { progress_.tick(); });
+  if (cache_ && comm_.rank() == 0)
+    console_.say(text_of("the training images stay in ", cache_->is_on_device() && !device_.is_host() ? "the GPU's" : "each rank's", " memory: ", cache_->bytes() >> 20, " MiB"));
 }
 
 /// One step: one global batch in, one update out.  Collective.
@@ -150,7 +157,7 @@ void Trainer::rehearse() {
 }
 
 Trainer::RecordingKey Trainer::key_of(const Slot& slot) const {
-  RecordingKey key{.counts = {}, .is_first = slot.part == 0, .is_last = slot.part + 1 == plan_.config.data.micro_batches, .pixels = slot.pixels};
+  RecordingKey key{.counts = {}, .is_first = slot.part == 0, .is_last = slot.part + 1 == plan_.config.data.micro_batches, .cuts = slot.cuts};
   for (int rank = 0; rank < comm_.size(); ++rank)
     key.counts.push_back(part_of(part_of(slot.global_count, rank, comm_.size()).size(), slot.part, plan_.config.data.micro_batches).size());
   return key;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""On a GPU, recorded steps and evaluations end with the bits of those enqueued layer by layer: checkpoints, records and `lockstep eval`.
+"""On a GPU, recorded steps and evaluations end with the bits of those enqueued layer by layer, wherever the images are kept: checkpoints, records and `lockstep eval`.
 Two networks, smaller last batches of both kinds, in fp32 and fp16.  Skipped where no GPU is."""
 import harness
 from harness import *
@@ -31,6 +31,8 @@ for model in ("lenet", "resnet20"):
     for precision in ("fp32", "fp16"):
         recorded = train(f"{model}-{precision}", **{"model.name": model, "precision": precision})
         eager = train(f"{model}-{precision}-eager", **{"model.name": model, "precision": precision, "device.record": False})
-        require_equal_bits(recorded[0], eager[0])
-        assert recorded[1] == eager[1], (recorded[1], eager[1])
-        print(f"{model}, {precision}: recorded and eager steps and evaluations have equal bits")
+        others = [train(f"{model}-{precision}-{place}", **{"model.name": model, "precision": precision, "data.cache": place}) for place in ("none", "host", "device")]
+        for other in (eager, *others):
+            require_equal_bits(recorded[0], other[0])
+            assert recorded[1] == other[1], (recorded[1], other[1])
+        print(f"{model}, {precision}: recorded and eager steps and evaluations have equal bits, whatever data.cache is")

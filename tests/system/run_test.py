@@ -205,6 +205,18 @@ run(["train", toml, "run.name=unprofiled"], ranks=2)
 require_equal_bits(checkpoints(runs / "profile")[-1], checkpoints(runs / "unprofiled")[-1])
 said("ten profiled steps, and the run after them")
 
+# ---- images kept in memory -------------------------------------------------------------------------------------------------------------
+toml = config("read", **{"augment.train": "pad_crop", "augment.flip": True, "data.micro_batches": 2, "data.eval_batch": 16})
+run(["train", toml], ranks=2)
+for place in ("none", "host", "device"):
+    require(run(["train", toml, f"data.cache={place}", f"run.name={place}"], ranks=2), *([] if place == "none" else ["stay in each rank's memory: 0 MiB"]))
+    require_equal_bits(checkpoints(runs / "read")[-1], checkpoints(runs / place)[-1])
+    assert records(runs / "read", "eval") == records(runs / place, "eval")
+    megabytes = 0 if place == "none" else 130 * 32 * 32 * 3 / 2**20
+    require(run(["check", toml, f"data.cache={place}"]), f"image cache   {megabytes:10.1f} MiB")
+    assert re.search(r"^\d+ img/s$", run(["bench", toml, "bench.io=true", f"data.cache={place}"]), re.M)
+said("data.cache changes no bit")
+
 # ---- a damaged newest checkpoint -------------------------------------------------------------------------------------------------------
 toml = config("damaged", **{"checkpoint.every_steps": 1, "checkpoint.keep_last": 3, "checkpoint.keep_best": False, "run.max_steps": 4,
                              "run.epochs": 5, "run.evaluate_every_epochs": 0})
