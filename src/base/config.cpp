@@ -382,9 +382,9 @@ bool changes_result(const std::string& key) {
   // A new key changes the result until it is listed here: refusing a resume is the safe side.
   static const std::vector<std::string> free_sections = {"checkpoint", "eval", "bench", "comm", "backends", "graph", "device"};
   static const std::vector<std::string> free_keys = {
-      "data.path", "data.rank_batch", "data.eval_batch", "data.readers", "data.slots",
+      "data.path", "data.rank_batch", "data.eval_batch", "data.readers", "data.slots", "data.cache",
       "run.name", "run.outputs", "run.resume", "run.epochs", "run.max_steps", "run.ranks", "run.log_every", "run.evaluate_every_epochs",
-      "run.max_skipped", "run.stall_seconds", "run.start_seconds"};
+      "run.max_skipped", "run.profile_from", "run.stall_seconds", "run.start_seconds"};
   const std::size_t dot = key.find('.');
   const std::string section = dot == std::string::npos ? "" : key.substr(0, dot), name = dot == std::string::npos ? key : key.substr(dot + 1);
   if (!is_key(section, name)) return true;

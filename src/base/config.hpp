@@ -32,6 +32,7 @@ struct DataConfig {
   std::string shuffle = "full", last_batch = "keep";
   std::int64_t shuffle_window = 65536;
   std::int64_t readers = 2, slots = 3;
+  std::string cache = "auto";
   std::vector<double> mean, std;
   template <class Key> void keys(Key& key) {
     key("path", path, any(), "folder of HDF5 shards, made by lockstep-convert");
@@ -46,6 +47,9 @@ struct DataConfig {
     key("last_batch", last_batch, one_of("keep", "drop", "pad"), "an epoch's remainder: one smaller step, left out, or filled up from the start of the epoch's order");
     key("readers", readers, between(1, 256), "threads a rank that read images");
     key("slots", slots, between(2, 64), "batches a rank reads ahead");
+    key("cache", cache, one_of("auto", "none", "host", "device"),
+        "where train keeps the stored images, with equal results: host: in each rank's memory; device: in the GPU's, so that only cuts are copied (on a CPU: as host); "
+        "auto: on a GPU, where a split of images of one size fills at most an eighth of what is free; else none: read batch by batch");
     key("mean", mean, between(0, 1), "of each channel, as a fraction of 255; empty: the shards'");
     key("std", std, between(1e-6, 10), "of each channel, as a fraction of 255; empty: the shards'");
   }
@@ -179,7 +183,7 @@ struct CheckpointConfig {
 /// [run]  Read by train/.
 struct RunConfig {
   std::string name, outputs = "outputs", resume = "auto";
-  std::int64_t seed = 1, epochs = 90, max_steps = 0, ranks = 0, log_every = 20, evaluate_every_epochs = 1, max_skipped = 50;
+  std::int64_t seed = 1, epochs = 90, max_steps = 0, ranks = 0, log_every = 20, evaluate_every_epochs = 1, max_skipped = 50, profile_from = 0;
   double stall_seconds = 120, start_seconds = 1800;
   template <class Key> void keys(Key& key) {
     key("name", name, any(), "folder of the run below run.outputs; default: the input file's name");
@@ -192,6 +196,7 @@ struct RunConfig {
     key("log_every", log_every, at_least(1), "steps between two records");
     key("evaluate_every_epochs", evaluate_every_epochs, at_least(0), "0: only at the end");
     key("max_skipped", max_skipped, at_least(1), "skipped steps in a row (fp16) after which the run ends as diverged");
+    key("profile_from", profile_from, between(0, 1e9), "for a profiler on a GPU: train hands it this step and the next nine, enqueued layer by layer under their names, and ends; 0: off");
     key("stall_seconds", stall_seconds, between(0, 1e6), "a rank without progress for so long ends the job; 0: never");
     key("start_seconds", start_seconds, between(0, 1e6), "the same, for the first step");
   }

@@ -6,6 +6,7 @@
 // CPU: the kernel reads a batch where it was read into; it is free again at the next call of next().
 // GPU: next() queues one copy to one of two device buffers on the side stream, so that it runs beside the step before; the pinned
 // buffer is free once that copy is known to be done, two calls later (the host is no further ahead anyway).
+// With a cache that kernels can read, a batch is its cuts alone, and nothing is read.
 #include "data/loader.hpp"
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <mutex>
 #include <numeric>
@@ -52,7 +54,7 @@ WorkSource evaluation_work(std::int64_t images, std::int64_t batch, int rank, in
 
 namespace {
 
-constexpr std::int64_t alignment = 16, chunk_bytes = 1 << 18;   // a chunk: enough to be worth a lock, little enough to share a batch
+constexpr std::int64_t alignment = 16, chunk_bytes = 1 << 18, chunk_cuts = 128;   // a chunk: enough to be worth a lock, little enough to share a batch
 
 std::size_t aligned(std::int64_t bytes) { return static_cast<std::size_t>((bytes + alignment - 1) / alignment * alignment); }
 
@@ -78,6 +80,7 @@ struct Loader::State {
   const WorkSource work;
   const std::function<void()> tick;
   const std::size_t capacity;                 // images of a slot
+  const ImageCache* const cache;              // null: none
 
   std::mutex mutex;                           // guards all below, except what readers write into the entries of chunks that they took
   std::condition_variable for_readers, for_next;
@@ -94,10 +97,11 @@ struct Loader::State {
   double wait_seconds = 0;
   std::vector<std::thread> readers;
 
-  State(Device& on, const Dataset& from, const Augment& with, WorkSource source, std::int64_t largest_count, std::int64_t slots, std::function<void()> progress)
-      : device(on), dataset(from), augment(with), work(std::move(source)), tick(std::move(progress)), capacity(static_cast<std::size_t>(largest_count)),
+  State(Device& on, const Dataset& from, const Augment& with, WorkSource source, std::int64_t largest_count, std::int64_t slots, std::function<void()> progress,
+        const ImageCache* images)
+      : device(on), dataset(from), augment(with), work(std::move(source)), tick(std::move(progress)), capacity(static_cast<std::size_t>(largest_count)), cache(images),
         ring(static_cast<std::size_t>(slots + (on.is_host() ? 1 : 2))), copies(on) {   // besides those read ahead: the one in use, or two copies
-    const std::size_t cut_bytes = cuts_room(), bytes = cut_bytes + capacity * aligned(dataset.max_image_bytes());
+    const std::size_t cut_bytes = cuts_room(), bytes = cut_bytes + (has_pixels() ? capacity * aligned(dataset.max_image_bytes()) : 0);
     for (Entry& entry : ring) {
       // On a CPU the largest images may never come: pages that no image touched cost nothing.
       entry.memory = device.is_host() ? Allocation(std::malloc(bytes), bytes, [](void* p) { std::free(p); }) : device.allocate_pinned(bytes);
@@ -105,7 +109,7 @@ struct Loader::State {
               " MiB to read ahead. Lower data.slots or data.global_batch.");
       entry.cuts = static_cast<Cut*>(entry.memory.data());
       entry.pixels = static_cast<std::uint8_t*>(entry.memory.data()) + cut_bytes;
-      entry.slot.pixels = entry.pixels;
+      entry.slot.pixels = has_pixels() ? entry.pixels : cache->pixels();
       entry.slot.cuts = entry.cuts;
     }
     if (!device.is_host())
@@ -121,6 +125,8 @@ struct Loader::State {
     for (std::thread& reader : readers) reader.join();
   }
 
+  /// Whether a slot holds its images, and not only where they lie in the cache.
+  bool has_pixels() const { return !cache || !cache->is_on_device(); }
   std::size_t cuts_room() const { return (capacity * sizeof(Cut) + 255) / 256 * 256; }
   Entry& entry_of(std::int64_t batch) { return ring[static_cast<std::size_t>(batch) % ring.size()]; }
 
@@ -150,18 +156,19 @@ void Loader::State::plan(Entry& entry, const Work& job) {
   for (std::int64_t i = 0; i < slot.count; ++i) {
     const std::int64_t id = job.ids[static_cast<std::size_t>(i)];
     if (id < 0 || id >= dataset.size()) fail_with(exit_internal, "loader: image ", id, " of ", dataset.size());
-    entry.cuts[i].offset = static_cast<std::int64_t>(entry.pixel_bytes);
-    entry.pixel_bytes += aligned(record_of(i).bytes());
+    entry.cuts[i].offset = has_pixels() ? static_cast<std::int64_t>(entry.pixel_bytes) : cache->offset(id);
+    entry.pixel_bytes += has_pixels() ? aligned(record_of(i).bytes()) : 0;
   }
   entry.by_place.resize(job.ids.size());
   std::iota(entry.by_place.begin(), entry.by_place.end(), 0);
-  std::sort(entry.by_place.begin(), entry.by_place.end(), [&](std::int64_t a, std::int64_t b) {
-    return std::pair(record_of(a).shard, record_of(a).offset) < std::pair(record_of(b).shard, record_of(b).offset);
-  });
+  if (!cache)
+    std::sort(entry.by_place.begin(), entry.by_place.end(), [&](std::int64_t a, std::int64_t b) {
+      return std::pair(record_of(a).shard, record_of(a).offset) < std::pair(record_of(b).shard, record_of(b).offset);
+    });
   entry.chunk_ends.clear();
   std::int64_t bytes = 0;
   for (std::int64_t i = 0; i < slot.count; ++i) {
-    bytes += record_of(entry.by_place[static_cast<std::size_t>(i)]).bytes();
+    bytes += has_pixels() ? record_of(entry.by_place[static_cast<std::size_t>(i)]).bytes() : chunk_bytes / chunk_cuts;
     if (bytes >= chunk_bytes || i + 1 == slot.count) entry.chunk_ends.push_back(i + 1), bytes = 0;
   }
   entry.chunks_taken = entry.chunks_done = 0;
@@ -175,7 +182,8 @@ void Loader::State::read_chunk(Entry& entry, std::size_t chunk) {
     Cut cut = augment.cut(entry.slot.epoch, id, record.height, record.width);
     cut.offset = place.offset, cut.label = record.label;
     place = cut;
-    dataset.read(id, entry.pixels + cut.offset);
+    if (!cache) dataset.read(id, entry.pixels + cut.offset);
+    else if (has_pixels()) std::memcpy(entry.pixels + cut.offset, cache->pixels() + cache->offset(id), static_cast<std::size_t>(record.bytes()));
     if (tick) tick();
   }
 }
@@ -246,7 +254,8 @@ void Loader::State::free_before(std::int64_t batch) {
 /// Queues the copy of a filled batch and points its slot to the device.  What is queued on the compute stream after this call waits for it.
 void Loader::State::copy_to_device(Entry& entry, std::int64_t batch) {
   auto* to = static_cast<std::uint8_t*>(device_memory[static_cast<std::size_t>(batch % 2)].data());
-  device.copy_to_device(to, entry.memory.data(), cuts_room() + entry.pixel_bytes, StreamId::side);
+  const std::size_t bytes = has_pixels() ? cuts_room() + entry.pixel_bytes : static_cast<std::size_t>(entry.slot.count) * sizeof(Cut);
+  device.copy_to_device(to, entry.memory.data(), bytes, StreamId::side);
   device.join(StreamId::compute, StreamId::side);
   device.join(StreamId::side, StreamId::compute);   // the next copy overwrites what the step queued before this call reads
   copies.limit(2);
@@ -255,12 +264,12 @@ void Loader::State::copy_to_device(Entry& entry, std::int64_t batch) {
 
 void Loader::State::point_at(Slot& slot, const std::uint8_t* memory) const {
   slot.cuts = reinterpret_cast<const Cut*>(memory);
-  slot.pixels = memory + cuts_room();
+  slot.pixels = has_pixels() ? memory + cuts_room() : cache->pixels();
 }
 
 Loader::Loader(Device& device, const Dataset& dataset, const Augment& augment, WorkSource work, std::int64_t readers, std::int64_t slots,
-               std::int64_t largest_count, std::function<void()> tick)
-    : state_(std::make_unique<State>(device, dataset, augment, std::move(work), largest_count, slots, std::move(tick))) {
+               std::int64_t largest_count, std::function<void()> tick, const ImageCache* cache)
+    : state_(std::make_unique<State>(device, dataset, augment, std::move(work), largest_count, slots, std::move(tick), cache)) {
   if (readers < 1 || slots < 1) fail_with(exit_internal, "loader: ", readers, " readers, ", slots, " slots");
   for (std::int64_t i = 0; i < readers; ++i) state_->readers.emplace_back([state = state_.get()] { state->run_reader(); });
 }

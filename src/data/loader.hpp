@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "data/augment.hpp"
+#include "data/image_cache.hpp"
 #include "data/sampler.hpp"
 #include "storage/shards.hpp"
 #include "tensor/device.hpp"
@@ -42,8 +43,9 @@ class Loader {
  public:
   /// readers: threads.  slots: batches read ahead of the one in use.  largest_count: images of the largest batch of `work`.
   /// tick: called by the readers after each image read (the watchdog's progress); may be empty.
+  /// cache: of the same data set, which it outlives; null: images are read from the shards.
   Loader(Device& device, const Dataset& dataset, const Augment& augment, WorkSource work, std::int64_t readers, std::int64_t slots,
-         std::int64_t largest_count, std::function<void()> tick);
+         std::int64_t largest_count, std::function<void()> tick, const ImageCache* cache = nullptr);
   ~Loader();                             // stops and joins its threads; at most one image a thread is waited for
   /// The next slot, queued for copying; null at the end.  Rethrows a reader's exception once all batches before it were handed out.
   const Slot* next();

@@ -249,7 +249,7 @@ MetricSums* Executor::metrics() const { return static_cast<MetricSums*>(state_->
 std::int32_t* Executor::predictions() const { return static_cast<std::int32_t*>(state_->predictions.data()); }
 const TaskList& Executor::tasks() const { return state_->list; }
 
-void Executor::enqueue_training(std::int64_t count, bool is_first, bool is_last, Timeline* timeline) {
+void Executor::enqueue_training(std::int64_t count, bool is_first, bool is_last, Timeline* timeline, bool has_ranges) {
   const State& s = *state_;
   Device& device = s.context.device;
   const GradMode weight_mode = is_first ? GradMode::write : GradMode::add;
@@ -259,6 +259,7 @@ void Executor::enqueue_training(std::int64_t count, bool is_first, bool is_last,
   for (const Task& task : s.list.tasks) {
     if (task.kind == TaskKind::all_reduce) {
       if (!has_sums) continue;
+      const ProfileRange range(has_ranges ? text_of("all_reduce ", task.bucket).c_str() : nullptr);
       const Bucket& bucket = s.list.buckets[at(task.bucket)];
       device.join(task.stream, StreamId::compute);
       s.context.comm.all_reduce_sum(device, {s.parameters.memory().grad.as<float>() + bucket.begin, vector_shape(bucket.end - bucket.begin), DType::f32},
@@ -267,8 +268,11 @@ void Executor::enqueue_training(std::int64_t count, bool is_first, bool is_last,
     }
     // Without images only the collectives are left: batch norm's sums, of nothing, and the all-reduce above.
     if (count == 0 && !s.graph.nodes()[at(task.node)].layer->is_normalization()) continue;
+    const Node& node = s.graph.nodes()[at(task.node)];
+    const std::string label = timeline || has_ranges ? text_of(node.layer->kind(), " ", name_of(task.kind), " ", node.name) : "";
+    const ProfileRange range(has_ranges ? label.c_str() : nullptr);
     task.kind == TaskKind::forward ? s.forward(task.node, count, Mode::training) : s.backward(task, count, weight_mode);
-    if (const Node& node = s.graph.nodes()[at(task.node)]; timeline) timeline->mark(text_of(node.layer->kind(), " ", name_of(task.kind), " ", node.name));
+    if (timeline) timeline->mark(label);
   }
   if (has_sums) device.join(StreamId::compute, StreamId::comm);   // a recording must not wait for a stream that is no part of it
 }

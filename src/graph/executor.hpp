@@ -42,7 +42,8 @@ class Executor {
   /// Forward and backward of `count` local images (0: collectives alone).  is_first: gradients are written, else added;
   /// is_last: gradients are summed over the ranks.
   /// timeline: marked after each layer's calls with "kind direction name"; null: nothing is timed.
-  void enqueue_training(std::int64_t count, bool is_first, bool is_last, Timeline* timeline = nullptr);
+  /// has_ranges: profilers see each layer's calls under that name, and "all_reduce BUCKET".
+  void enqueue_training(std::int64_t count, bool is_first, bool is_last, Timeline* timeline = nullptr, bool has_ranges = false);
   void enqueue_evaluation(std::int64_t count);
   const TaskList& tasks() const;
 

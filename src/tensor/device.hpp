@@ -66,6 +66,7 @@ class Device {
   std::string name() const;
   int concurrency() const;                                  // CPU threads, or multiprocessors
   std::size_t memory_bytes() const;                         // in all; 0 where unknown
+  std::size_t free_bytes() const;                           // now, for all processes; 0 where unknown
   std::size_t allocated_bytes() const;                      // by allocate() of this device, now
 
   Allocation allocate(std::size_t bytes);                   // device memory, zeroed, 256-byte aligned
@@ -119,13 +120,29 @@ class Timeline {
   std::unique_ptr<State> state_;
 };
 
-/// Names a range for profilers (NVTX on a GPU; nothing on a CPU).
+/// Names a range for profilers (NVTX on a GPU; nothing on a CPU).  A null name: no range.
 class ProfileRange {
  public:
   explicit ProfileRange(const char* name);
   ~ProfileRange();
   ProfileRange(const ProfileRange&) = delete;
   ProfileRange& operator=(const ProfileRange&) = delete;
+
+ private:
+  [[maybe_unused]] bool is_open_;
+};
+
+/// While it lives, a profiler that was told to wait for this records (cudaProfilerStart to cudaProfilerStop; nothing on a CPU).
+/// Waits for the device at both ends, so that no work of before or after is in the record.
+class ProfilerCapture {
+ public:
+  explicit ProfilerCapture(Device& device);
+  ~ProfilerCapture();
+  ProfilerCapture(const ProfilerCapture&) = delete;
+  ProfilerCapture& operator=(const ProfilerCapture&) = delete;
+
+ private:
+  [[maybe_unused]] Device& device_;
 };
 
 /// Seconds on a monotonic clock; for plan timing and data wait.

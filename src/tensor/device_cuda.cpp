@@ -1,4 +1,5 @@
 // device_cuda: one NVIDIA GPU as a device: three streams, recordings as CUDA graphs.
+#include <cuda_profiler_api.h>
 #include <cuda_runtime.h>
 #include <nvtx3/nvToolsExt.h>
 
@@ -163,6 +164,11 @@ bool Device::is_host() const { return false; }
 std::string Device::name() const { return state_->properties.name; }
 int Device::concurrency() const { return state_->properties.multiProcessorCount; }
 std::size_t Device::memory_bytes() const { return state_->properties.totalGlobalMem; }
+std::size_t Device::free_bytes() const {
+  std::size_t free = 0, total = 0;
+  if (!plans_only_) check(cudaMemGetInfo(&free, &total));
+  return free;
+}
 std::size_t Device::allocated_bytes() const { return state_->allocated->load(); }
 
 Allocation Device::allocate(std::size_t bytes) {
@@ -172,9 +178,7 @@ Allocation Device::allocate(std::size_t bytes) {
   const cudaError_t status = cudaMalloc(&data, rounded);
   if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();
-    std::size_t free = 0, total = 0;
-    check(cudaMemGetInfo(&free, &total));
-    fail("the GPU has ", free >> 20, " of ", total >> 20, " MiB free, and ", rounded >> 20,
+    fail("the GPU has ", free_bytes() >> 20, " of ", memory_bytes() >> 20, " MiB free, and ", rounded >> 20,
          " MiB more are needed. Lower data.global_batch, or raise data.micro_batches.");
   }
   check(status);
@@ -300,8 +304,21 @@ std::vector<std::pair<std::string, double>> Timeline::milliseconds() {
   return pieces;
 }
 
-ProfileRange::ProfileRange(const char* name) { nvtxRangePushA(name); }
-ProfileRange::~ProfileRange() { nvtxRangePop(); }
+ProfileRange::ProfileRange(const char* name) : is_open_(name) {
+  if (is_open_) nvtxRangePushA(name);
+}
+ProfileRange::~ProfileRange() {
+  if (is_open_) nvtxRangePop();
+}
+
+ProfilerCapture::ProfilerCapture(Device& device) : device_(device) {
+  device_.wait();
+  check(cudaProfilerStart());
+}
+ProfilerCapture::~ProfilerCapture() {
+  cudaDeviceSynchronize();
+  cudaProfilerStop();
+}
 
 double stopwatch_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();

@@ -53,6 +53,7 @@ bool Device::is_host() const { return true; }
 std::string Device::name() const { return text_of("CPU, ", counted(concurrency(), "thread")); }
 int Device::concurrency() const { return state_->space.concurrency(); }
 std::size_t Device::memory_bytes() const { return 0; }
+std::size_t Device::free_bytes() const { return 0; }
 std::size_t Device::allocated_bytes() const { return state_->allocated->load(); }
 
 Allocation Device::allocate(std::size_t bytes) {
@@ -109,8 +110,11 @@ void Timeline::mark(const std::string& label) {
 }
 std::vector<std::pair<std::string, double>> Timeline::milliseconds() { return state_->pieces; }
 
-ProfileRange::ProfileRange(const char*) {}
+ProfileRange::ProfileRange(const char*) : is_open_(false) {}
 ProfileRange::~ProfileRange() = default;
+
+ProfilerCapture::ProfilerCapture(Device& device) : device_(device) {}
+ProfilerCapture::~ProfilerCapture() = default;
 
 double stopwatch_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();

@@ -5,10 +5,9 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <set>
 
-#include "data/loader.hpp"
 #include "train/run_folder.hpp"
-#include "train/step_inputs.hpp"
 
 namespace lockstep {
 namespace {
@@ -22,38 +21,74 @@ double fraction(std::int64_t part, std::int64_t whole) { return whole > 0 ? stat
 Evaluator::Evaluator(Device& device, Communicator& comm, Network& network, const Dataset& dataset, const RunPlan& plan, Progress& progress)
     : device_(device), comm_(comm), network_(network), dataset_(dataset), plan_(plan), progress_(progress),
       augment_(plan.config.augment, false, static_cast<std::uint64_t>(plan.config.run.seed), dataset.header().height, dataset.header().width, plan.config.data.mean,
-               plan.config.data.std) {
+               plan.config.data.std),
+      feed_(device), flight_(device) {
   require(static_cast<std::int64_t>(dataset.header().classes.size()) <= plan.config.model.classes, "split \"", dataset.header().split, "\" has ",
           dataset.header().classes.size(), " classes and the network ", plan.config.model.classes, " outputs. Raise model.classes.");
 }
 
+void Evaluator::prepare() {
+  if (loader_) return;
+  const WorkSource pass = evaluation_work(dataset_.size(), plan_.eval_batch, comm_.rank(), comm_.size());
+  std::set<std::int64_t> counts;
+  std::int64_t images = 0;
+  batches_ = 0;
+  for (Work work; pass(batches_, work); ++batches_) counts.insert(work.positions.size()), images += work.positions.size();
+  counts.erase(0);
+  predictions_ = device_.allocate(static_cast<std::size_t>(images) * sizeof(std::int32_t));
+  if (!cache_) cache_ = cache_images(device_, dataset_, plan_.config.data, comm_.local_size(), [this] { progress_.tick(); });
+  loader_ = std::make_unique<Loader>(device_, dataset_, augment_, [pass, batches = batches_](std::int64_t index, Work& work) { return pass(index % batches, work); },
+                                     plan_.config.data.readers, plan_.config.data.slots, plan_.eval_batch, [this] { progress_.tick(); }, cache_.get());
+  if (!plan_.config.device.record) return;
+  for (Slot slot : loader_->blanks())
+    for (const std::int64_t count : counts) {
+      slot.count = count;
+      feed_.publish({.local_count = static_cast<std::int32_t>(count)}, network_.executor().step_state());
+      recordings_[{count, slot.cuts}] = device_.record([this, slot] { enqueue(slot); }, true);
+      progress_.tick();
+    }
+  device_.zero(network_.executor().metrics(), sizeof(MetricSums));
+}
+
+void Evaluator::enqueue(const Slot& slot) {
+  Executor& executor = network_.executor();
+  augment_.enqueue(device_, slot.pixels, slot.cuts, slot.count, executor.input(), executor.labels(), {.channels = executor.input().shape.c});
+  executor.enqueue_evaluation(slot.count);
+}
+
 std::optional<Evaluation> Evaluator::run(const std::function<bool()>& is_stopping) {
+  prepare();
+  Executor& executor = network_.executor();
+  device_.zero(executor.metrics(), sizeof(MetricSums));
+  std::vector<std::int64_t> ids;         // of predictions_
+  for (std::int64_t batch = 0; batch < batches_; ++batch) {
+    const Slot& slot = *loader_->next();
+    if (is_stopping()) {                 // the readers stand within a pass: another run would begin anew
+      device_.wait();
+      recordings_.clear();
+      loader_.reset();
+      return std::nullopt;
+    }
+    if (slot.count > 0) {
+      feed_.publish({.local_count = static_cast<std::int32_t>(slot.count)}, executor.step_state());
+      recordings_.empty() ? enqueue(slot) : recordings_.at({slot.count, slot.cuts})->run();
+      device_.copy(static_cast<std::int32_t*>(predictions_.data()) + ids.size(), executor.predictions(), static_cast<std::size_t>(slot.count) * sizeof(std::int32_t));
+      ids.insert(ids.end(), slot.ids.begin(), slot.ids.end());
+    }
+    flight_.limit(2);
+    progress_.tick();
+  }
+
   const std::int64_t classes = plan_.config.model.classes;
   const bool has_matrix = classes <= most_confused_classes;
   std::vector<std::int64_t> counts(static_cast<std::size_t>(2 * classes + (has_matrix ? classes * classes : 0)), 0);
-  Executor& executor = network_.executor();
-  StepInputsFeed feed(device_);
-  device_.zero(executor.metrics(), sizeof(MetricSums));
-
-  Loader loader(device_, dataset_, augment_, evaluation_work(dataset_.size(), plan_.eval_batch, comm_.rank(), comm_.size()), plan_.config.data.readers,
-                plan_.config.data.slots, plan_.eval_batch, [this] { progress_.tick(); });
-  std::vector<std::int32_t> predictions;
-  while (const Slot* slot = loader.next()) {
-    if (is_stopping()) return std::nullopt;
-    if (slot->count > 0) {
-      feed.publish({.local_count = static_cast<std::int32_t>(slot->count)}, executor.step_state());
-      augment_.enqueue(device_, slot->pixels, slot->cuts, slot->count, executor.input(), executor.labels(), {.channels = executor.input().shape.c});
-      executor.enqueue_evaluation(slot->count);
-      predictions.resize(static_cast<std::size_t>(slot->count));
-      device_.copy_to_host(predictions.data(), executor.predictions(), predictions.size() * sizeof(std::int32_t));
-      for (std::size_t i = 0; i < predictions.size(); ++i) {
-        const std::int64_t label = dataset_.records()[static_cast<std::size_t>(slot->ids[i])].label, predicted = predictions[i];
-        counts[static_cast<std::size_t>(label)] += 1;
-        counts[static_cast<std::size_t>(classes + label)] += label == predicted;
-        if (has_matrix) counts[static_cast<std::size_t>(2 * classes + label * classes + predicted)] += 1;
-      }
-    }
-    progress_.tick();
+  std::vector<std::int32_t> predictions(ids.size());
+  device_.copy_to_host(predictions.data(), predictions_.data(), predictions.size() * sizeof(std::int32_t));
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    const std::int64_t label = dataset_.records()[static_cast<std::size_t>(ids[i])].label, predicted = predictions[i];
+    counts[static_cast<std::size_t>(label)] += 1;
+    counts[static_cast<std::size_t>(classes + label)] += label == predicted;
+    if (has_matrix) counts[static_cast<std::size_t>(2 * classes + label * classes + predicted)] += 1;
   }
   MetricSums local;
   device_.copy_to_host(&local, executor.metrics(), sizeof local);

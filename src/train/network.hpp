@@ -12,8 +12,8 @@ namespace lockstep {
 
 /// Bytes by use; what `check` prints before a job is queued.
 struct MemoryUse {
-  std::size_t parameters = 0, gradients = 0, optimizer = 0, activations = 0, workspace = 0, input = 0;
-  std::size_t total() const { return parameters + gradients + optimizer + activations + workspace + input; }
+  std::size_t parameters = 0, gradients = 0, optimizer = 0, activations = 0, workspace = 0, input = 0, cache = 0;
+  std::size_t total() const { return parameters + gradients + optimizer + activations + workspace + input + cache; }
 };
 
 class Network {

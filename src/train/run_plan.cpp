@@ -51,6 +51,9 @@ RunPlan plan_run(const Config& config, const ShardHeader& header, std::int64_t t
   plan.steps_per_epoch = sampler.steps_per_epoch();
   plan.total_steps = plan.steps_per_epoch * config.run.epochs;
   if (config.run.max_steps > 0) plan.total_steps = std::min(plan.total_steps, config.run.max_steps);
+  const std::int64_t profile_from = config.run.profile_from, latest = plan.total_steps - profiled_steps + 1;
+  require(profile_from <= std::max<std::int64_t>(latest, 0), "run.profile_from = ", profile_from, ": ", profiled_steps, " steps are profiled, but the run ends after step ",
+          plan.total_steps, ". ", latest > 0 ? text_of("Set it to ", latest, " or less.") : "Raise run.epochs or run.max_steps.");
   plan.largest_part = part_of(part_of(std::min(data.global_batch, sampler.global_count(0)), 0, ranks).size(), 0, data.micro_batches).size();
   plan.eval_batch = config.data.eval_batch > 0 ? config.data.eval_batch : plan.largest_part;
   plan.base_rate = scaled_rate(config.optimizer, data.global_batch);

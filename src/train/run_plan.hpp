@@ -13,6 +13,8 @@
 
 namespace lockstep {
 
+inline constexpr std::int64_t profiled_steps = 10;   // from run.profile_from on
+
 struct RunPlan {
   Config config;                         // global_batch, classes, mean, std, name filled in; rank_batch is 0
   std::int64_t train_images = 0, steps_per_epoch = 0, total_steps = 0;

@@ -78,18 +78,23 @@ void Trainer::restore() {
 }
 
 int Trainer::run() {
+  require(!is_profiled() || run_.step < plan_.config.run.profile_from, "run.profile_from = ", plan_.config.run.profile_from, ", but this run goes on after step ", run_.step,
+          ". Set it to a later step, or run.name to a new run.");
   if (run_.step >= plan_.total_steps && !is_evaluation_due()) {
     if (comm_.rank() == 0) console_.say(text_of("run ", plan_.config.run.name, " is finished: ", run_.step, " steps. Raise run.epochs to go on, or choose another run.name."));
     return exit_done;
   }
+  fill_cache();
   loader_ = std::make_unique<Loader>(device_, *setting_.train, augment_, training_work(sampler_, run_.step, comm_.rank(), comm_.size(), plan_.config.data.micro_batches),
-                                     plan_.config.data.readers, plan_.config.data.slots, plan_.largest_part, [this] { progress_.tick(); });
+                                     plan_.config.data.readers, plan_.config.data.slots, plan_.largest_part, [this] { progress_.tick(); }, cache_.get());
   progress_.phase = Phase::warm_up;
   rehearse();
   times_.run_start = times_.record_start = times_.checkpoint = stopwatch_seconds();
   times_.step_at_record = run_.step;
   bool is_first = true;
+  std::optional<ProfilerCapture> capture;
   for (;;) {
+    if (is_profiled() && run_.step == last_profiled()) return finish_profile();
     // Between steps, and only here: preempted? evaluate? checkpoint?
     const Wish wanted = vote_.ask(wish());
     if (wanted == Wish::stop) return finish(true);
@@ -97,7 +102,9 @@ int Trainer::run() {
     if (wanted == Wish::save || is_checkpoint_due()) save();
     if (run_.step >= plan_.total_steps) return finish(false);
     progress_.phase = is_first ? Phase::warm_up : Phase::training;
+    if (run_.step + 1 == plan_.config.run.profile_from) capture.emplace(device_);
     step();
+    if (run_.step == last_profiled()) capture.reset();
     if (is_first && comm_.rank() == 0)
       console_.say(text_of("first step ", std::round(10 * (stopwatch_seconds() - setting_.process_start)) / 10, " s after start"));
     is_first = false;
@@ -105,6 +112,12 @@ int Trainer::run() {
     if (run_.step % plan_.config.run.log_every == 0 || is_epoch_end || run_.step == plan_.total_steps) record();
     if (is_epoch_end) end_epoch();
   }
+}
+
+void Trainer::fill_cache() {
+  cache_ = cache_images(device_, *setting_.train, plan_.config.data, comm_.local_size(), [this] { progress_.tick(); });
+  if (cache_ && comm_.rank() == 0)
+    console_.say(text_of("the training images stay in ", cache_->is_on_device() && !device_.is_host() ? "the GPU's" : "each rank's", " memory: ", cache_->bytes() >> 20, " MiB"));
 }
 
 /// One step: one global batch in, one update out.  Collective.
@@ -123,10 +136,11 @@ void Trainer::step() {
   progress_.tick();
 }
 
-/// Makes every recording that the run needs, of steps on blank images that change nothing.  Collective.
+/// Makes every recording that the run needs, of batches of blank images that change nothing.  Collective.
 void Trainer::rehearse() {
+  if (evaluator_) evaluator_->prepare();
   const std::vector<Slot> blanks = loader_->blanks();
-  if (blanks.empty() || !plan_.config.device.record || !network_.is_recordable()) return;
+  if (blanks.empty() || !plan_.config.device.record || is_profiled() || !network_.is_recordable()) return;
   const std::int64_t parts = plan_.config.data.micro_batches;
   for (const std::int64_t global_count : {sampler_.global_count(0), sampler_.global_count(sampler_.steps_per_epoch() - 1)})
     for (std::int64_t part = 0; part < parts; ++part)
@@ -143,7 +157,7 @@ void Trainer::rehearse() {
 }
 
 Trainer::RecordingKey Trainer::key_of(const Slot& slot) const {
-  RecordingKey key{.counts = {}, .is_first = slot.part == 0, .is_last = slot.part + 1 == plan_.config.data.micro_batches, .pixels = slot.pixels};
+  RecordingKey key{.counts = {}, .is_first = slot.part == 0, .is_last = slot.part + 1 == plan_.config.data.micro_batches, .cuts = slot.cuts};
   for (int rank = 0; rank < comm_.size(); ++rank)
     key.counts.push_back(part_of(part_of(slot.global_count, rank, comm_.size()).size(), slot.part, plan_.config.data.micro_batches).size());
   return key;
@@ -159,9 +173,13 @@ void Trainer::publish(const Slot& slot, bool is_rehearsal) {
 void Trainer::enqueue(const Slot& slot) {
   Executor& executor = network_.executor();
   const bool is_last = slot.part + 1 == plan_.config.data.micro_batches;
-  if (slot.count > 0) augment_.enqueue(device_, slot.pixels, slot.cuts, slot.count, executor.input(), executor.labels(), {.channels = executor.input().shape.c});
-  executor.enqueue_training(slot.count, slot.part == 0, is_last);
+  if (slot.count > 0) {
+    const ProfileRange range(is_profiled() ? "augment" : nullptr);
+    augment_.enqueue(device_, slot.pixels, slot.cuts, slot.count, executor.input(), executor.labels(), {.channels = executor.input().shape.c});
+  }
+  executor.enqueue_training(slot.count, slot.part == 0, is_last, nullptr, is_profiled());
   if (!is_last) return;
+  const ProfileRange range(is_profiled() ? "optimizer" : nullptr);
   const ParameterMemory& memory = network_.parameters().memory();
   optimizer_.enqueue_update(device_, executor.step_state(), memory.grad.as<float>() + network_.parameters().elements());
 }
@@ -294,6 +312,18 @@ int Trainer::finish(bool is_stopped) {
   }
   if (comm_.rank() == 0) console_.say(text_of("stopped by a signal after step ", run_.step, run_.step > 0 ? ", saved" : "", ": submit again to go on (exit code ", static_cast<int>(exit_stopped_early), ")"));
   return exit_stopped_early;
+}
+
+/// Nothing is saved: a profile is a look at some steps, and a run without it trains them again with the same bits.
+int Trainer::finish_profile() {
+  loader_.reset();
+  progress_.phase = Phase::finishing;
+  if (writer_) writer_->finish();
+  comm_.barrier();
+  if (comm_.rank() == 0)
+    console_.say(text_of("steps ", plan_.config.run.profile_from, " to ", run_.step, device_.is_host() ? " made; a CPU build hands nothing to a profiler, run.profile_from is for GPUs" : " handed to the profiler",
+                         ". The run ends here without a checkpoint: without run.profile_from it goes on ", saved_step_ > 0 ? text_of("after step ", saved_step_) : "from the start"));
+  return exit_done;
 }
 
 }  // namespace lockstep

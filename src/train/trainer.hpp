@@ -51,7 +51,7 @@ class Trainer {
   struct RecordingKey {
     std::vector<std::int64_t> counts;    // images of this micro-batch, by rank
     bool is_first = false, is_last = false;
-    const std::uint8_t* pixels = nullptr;
+    const Cut* cuts = nullptr;           // of the slot; the pixels go with them, or are the cache
     auto operator<=>(const RecordingKey&) const = default;
   };
   struct NotTraining;
@@ -72,6 +72,10 @@ class Trainer {
   void end_epoch();
   void require_converging();
   int finish(bool is_stopped);
+  void fill_cache();
+  int finish_profile();
+  bool is_profiled() const { return plan_.config.run.profile_from > 0; }
+  std::int64_t last_profiled() const { return plan_.config.run.profile_from + profiled_steps - 1; }
   template <class Call> void each_sink(Call&& call);
 
   Device& device_;
@@ -90,6 +94,7 @@ class Trainer {
   StopVote vote_;
   int group_ = 1;                        // ranks that share batch norm statistics
   std::unique_ptr<Evaluator> evaluator_;
+  std::unique_ptr<ImageCache> cache_;    // null: images are read batch by batch
   std::unique_ptr<Loader> loader_;
   std::unique_ptr<CheckpointWriter> writer_;             // rank 0
   std::vector<std::unique_ptr<Sink>> sinks_;             // rank 0, beside the console

@@ -232,7 +232,7 @@ TEST(Config, OnlyKeysThatLeaveTheResultAloneMayChangeAcrossAResume) {
                           "model.name", "model.sync_bn", "model.dropout", "freeze.parameters", "loss.label_smoothing", "optimizer.learning_rate", "schedule.kind", "schedule.warmup_epochs", "run.seed",
                           "no.such_key", "nothing"})
     EXPECT_TRUE(changes_result(key)) << key;
-  for (const char* key : {"run.epochs", "run.max_steps", "run.log_every", "run.name", "run.outputs", "run.resume", "run.stall_seconds", "run.ranks", "data.path", "data.readers", "data.slots",
+  for (const char* key : {"run.epochs", "run.max_steps", "run.log_every", "run.name", "run.outputs", "run.resume", "run.stall_seconds", "run.ranks", "run.profile_from", "data.path", "data.readers", "data.slots", "data.cache",
                           "data.rank_batch", "data.eval_batch", "checkpoint.keep_last", "checkpoint.every_minutes", "bench.io", "eval.checkpoint", "comm.bucket_mib", "backends.conv", "device.record", "graph.fuse"})
     EXPECT_FALSE(changes_result(key)) << key;
 }

@@ -94,6 +94,28 @@ TEST(Loader, HandsOutEveryMicroBatchInOrderWhateverTheReadersAndSlots) {
   }
 }
 
+TEST(Loader, HandsOutTheSameFromACacheWithoutTheShards) {
+  Device device;
+  for (const bool is_one_size : {true, false})
+    for (const CachePlace place : {CachePlace::host, CachePlace::device}) {
+      const Images images(is_one_size);
+      const Augment augment = images.augment();
+      const ImageCache cache(device, images.dataset(), place, 3, {});
+      for (std::int64_t id = 0; id < 60; ++id) images.damage(id);   // nobody reads there any more
+      for (const int readers : {1, 4}) {
+        const WorkSource source = training_work(sampler_of(images, 16), 2, 1, 2, 3);
+        Loader loader(device, images.dataset(), augment, source, readers, 2, 3, {}, &cache);
+        for (std::int64_t index = 0; index < 40; ++index) {
+          Work want;
+          source(index, want);
+          const Slot* slot = loader.next();
+          ASSERT_NE(slot, nullptr);
+          expect_slot_holds(device, *slot, want, images, augment);
+        }
+      }
+    }
+}
+
 TEST(Loader, EndsAfterTheLastBatchAndCopesWithEmptyOnes) {
   Device device;
   const Images images(false);

@@ -193,6 +193,30 @@ best = max(records(runs / "best", "eval"), key=lambda r: (r["top1"], -r["step"])
 assert steps_of("best") == sorted({best, 12}), (best, steps_of("best"))
 said("run.epochs grows, keep_last, keep_best, keep_every_epochs, changed keys, never")
 
+# ---- a profile -------------------------------------------------------------------------------------------------------------------------
+toml = config("profile", **{"run.epochs": 7})
+text = run(["train", toml, "run.profile_from=4"], ranks=2)
+require(text, "steps 4 to 13 made", "for GPUs", "without a checkpoint", "after step 12")
+assert [r["step"] for r in records(runs / "profile", "train")] == list(range(1, 14)) and steps_of("profile")[-1] == 12
+require(run(["train", toml, "run.profile_from=4"], ranks=2, expect=2), "goes on after step 12", "later step")
+require(run(["check", toml, "run.profile_from=6"], expect=2), "ends after step 14", "Set it to 5 or less")
+require(run(["train", toml], ranks=2), "finished: 14 steps")
+run(["train", toml, "run.name=unprofiled"], ranks=2)
+require_equal_bits(checkpoints(runs / "profile")[-1], checkpoints(runs / "unprofiled")[-1])
+said("ten profiled steps, and the run after them")
+
+# ---- images kept in memory -------------------------------------------------------------------------------------------------------------
+toml = config("read", **{"augment.train": "pad_crop", "augment.flip": True, "data.micro_batches": 2, "data.eval_batch": 16})
+run(["train", toml], ranks=2)
+for place in ("none", "host", "device"):
+    require(run(["train", toml, f"data.cache={place}", f"run.name={place}"], ranks=2), *([] if place == "none" else ["stay in each rank's memory: 0 MiB"]))
+    require_equal_bits(checkpoints(runs / "read")[-1], checkpoints(runs / place)[-1])
+    assert records(runs / "read", "eval") == records(runs / place, "eval")
+    megabytes = 0 if place == "none" else 130 * 32 * 32 * 3 / 2**20
+    require(run(["check", toml, f"data.cache={place}"]), f"image cache   {megabytes:10.1f} MiB")
+    assert re.search(r"^\d+ img/s$", run(["bench", toml, "bench.io=true", f"data.cache={place}"]), re.M)
+said("data.cache changes no bit")
+
 # ---- a damaged newest checkpoint -------------------------------------------------------------------------------------------------------
 toml = config("damaged", **{"checkpoint.every_steps": 1, "checkpoint.keep_last": 3, "checkpoint.keep_best": False, "run.max_steps": 4,
                              "run.epochs": 5, "run.evaluate_every_epochs": 0})

@@ -25,8 +25,10 @@ int bench_reading(const Config& config, Communicator& comm, Device& device) {
   const RunPlan plan = plan_run(config, dataset.header(), dataset.size(), comm.size());
   const Sampler sampler(plan.config.data, dataset.size(), plan.config.data.global_batch, static_cast<std::uint64_t>(config.run.seed));
   const Augment augment(plan.config.augment, true, static_cast<std::uint64_t>(config.run.seed), dataset.header().height, dataset.header().width, plan.config.data.mean, plan.config.data.std);
+  // Asked for by name, the cache is timed; by itself it would leave nothing to read.
+  const std::unique_ptr<ImageCache> cache = config.data.cache == "auto" ? nullptr : cache_images(device, dataset, plan.config.data, comm.local_size(), {});
   Loader loader(device, dataset, augment, training_work(sampler, 0, comm.rank(), comm.size(), plan.config.data.micro_batches), plan.config.data.readers,
-                plan.config.data.slots, plan.largest_part, {});
+                plan.config.data.slots, plan.largest_part, {}, cache.get());
   std::int64_t images = 0;
   double start = 0;
   for (std::int64_t step = 0; step < config.bench.warmup + config.bench.steps; ++step) {

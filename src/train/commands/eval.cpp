@@ -61,6 +61,7 @@ int run_eval(const Invocation& invocation, Communicator& comm, Device& device) {
   const std::int64_t batch = config.data.eval_batch > 0 ? config.data.eval_batch : part_of(global_batch_of(config.data, comm.size()), 0, comm.size()).size();
   config.data.eval_batch = std::min(batch, std::max<std::int64_t>(1, (dataset.size() + comm.size() - 1) / comm.size()));
   config.data.rank_batch = 0, config.data.global_batch = comm.size(), config.data.last_batch = "keep", config.data.micro_batches = 1;
+  config.data.cache = "none";            // each image is wanted once
   RunPlan plan = plan_run(config, dataset.header(), dataset.size(), comm.size());
 
   Network network(device, comm, plan.config, plan.images);

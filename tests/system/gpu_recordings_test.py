@@ -1,0 +1,38 @@
+#!/usr/bin/env python3
+"""On a GPU, recorded steps and evaluations end with the bits of those enqueued layer by layer, wherever the images are kept: checkpoints, records and `lockstep eval`.
+Two networks, smaller last batches of both kinds, in fp32 and fp16.  Skipped where no GPU is."""
+import harness
+from harness import *
+
+gpu = root / "build/cuda/lockstep"
+if not gpu.exists():
+    skip("no build/cuda/lockstep")
+if not list(pathlib.Path("/dev").glob("nvidia[0-9]*")):
+    skip("no GPU on this machine")
+
+folder = scratch()
+data = shapes(folder, train=200, val=50)
+harness.lockstep = str(gpu)
+
+
+def train(name, **keys):
+    """Nine steps an epoch, the last of 8 images; four batches an evaluation, the last of 2.  The checkpoint, and what evaluations said."""
+    toml = write_input(folder / f"{name}.toml", **{
+        "data.path": data, "data.global_batch": 24, "data.eval_batch": 16, "run.outputs": folder / "runs", "run.epochs": 2, "run.log_every": 3,
+        "optimizer.learning_rate": 0.02, "augment.train": "pad_crop", "augment.flip": True, **keys})
+    run(["train", toml], threads=2)
+    run(["eval", toml, f"eval.checkpoint={checkpoints(folder / 'runs' / name)[-1]}"], threads=2)
+    said = [{k: v for k, v in r.items() if k != "checkpoint"} for r in records(folder / "runs" / name, "eval")]
+    assert [r["step"] for r in said] == [9, 18, 18] and all(r["images"] == 50 for r in said), said
+    return checkpoints(folder / "runs" / name)[-1], said
+
+
+for model in ("lenet", "resnet20"):
+    for precision in ("fp32", "fp16"):
+        recorded = train(f"{model}-{precision}", **{"model.name": model, "precision": precision})
+        eager = train(f"{model}-{precision}-eager", **{"model.name": model, "precision": precision, "device.record": False})
+        others = [train(f"{model}-{precision}-{place}", **{"model.name": model, "precision": precision, "data.cache": place}) for place in ("none", "host", "device")]
+        for other in (eager, *others):
+            require_equal_bits(recorded[0], other[0])
+            assert recorded[1] == other[1], (recorded[1], other[1])
+        print(f"{model}, {precision}: recorded and eager steps and evaluations have equal bits, whatever data.cache is")
