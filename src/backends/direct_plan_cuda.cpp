@@ -10,8 +10,6 @@
 namespace lockstep {
 namespace {
 
-constexpr std::size_t most_plans = 6;
-
 void check(cudaError_t status, std::source_location site = std::source_location::current()) {
   if (status != cudaSuccess) fail_with(exit_internal, "CUDA: ", cudaGetErrorString(status), " at ", site.file_name(), ":", site.line());
 }
@@ -76,10 +74,10 @@ std::vector<DirectWay> ways_of(const PlanRequest& request) {
 
 }  // namespace
 
-ConvPlans direct_plans(const PlanRequest& request) {
+ConvPlans direct_plans(const PlanRequest& request, std::size_t most) {
   ConvPlans plans;
   for (DirectWay& way : ways_of(request))
-    if (plans.size() < most_plans) plans.push_back(std::make_unique<DirectPlan>(std::move(way), request.sums));
+    if (plans.size() < most) plans.push_back(std::make_unique<DirectPlan>(std::move(way), request.sums));
   return plans;
 }
 
