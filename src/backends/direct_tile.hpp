@@ -23,21 +23,37 @@ constexpr int padded_bytes(int channels) { return channels * 2 + 16; }
 template <int stride>
 __device__ int slot_of(int column, int width) { return stride == 1 ? column : column / 2 + column % 2 * ((width + 1) / 2); }
 
+/// The lines of a tile that a thread copies: a warp takes one at a time, or as many as `packets` lanes each make of it, `lanes` of them.
+/// Rows and images are counted on: a division costs as much as a copy.
+struct LineWalk {
+  int lanes = 32, line, row, image, lane;                    // lane: of the line's
+  int line_step, row_step, image_step;
+  __device__ LineWalk(int packets, int images) {
+    while (lanes / 2 >= packets) lanes /= 2;
+    const int thread = static_cast<int>(threadIdx.x);
+    line = thread / lanes, lane = thread % lanes, line_step = static_cast<int>(blockDim.x) / lanes;
+    row = line / images, image = line - row * images, row_step = line_step / images, image_step = line_step - row_step * images;
+  }
+  __device__ void go_on(int images) {
+    line += line_step, row += row_step, image += image_step;
+    if (image >= images) image -= images, ++row;
+  }
+};
+
 /// `channels` of each pixel, from source.x on, with `left` and `right` columns of zeros (0 or 1) beside the image.
 template <int channels, int stride, int left, int right, class T>
 __device__ void load_pixels(unsigned tile, const TileSource<T>& source, int rows, int images) {
   constexpr int chunks = channels / 8, bytes = padded_bytes(channels);
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32, warps = static_cast<int>(blockDim.x) / 32;
-  const int width = left + source.w + right, lines = rows * images;
-  for (int line = warp; line < lines; line += warps) {
-    const int row = line / images, image = line - row * images;
-    const bool is_inside = source.has(image, row);
-    const T* const from = is_inside ? source.line(image, row) : source.x;
-    const unsigned to = tile + line * width * bytes;
-    for (int i = lane; i < source.w * chunks; i += 32) {
-      const int column = i / chunks, chunk = i % chunks;
-      copy_async<16>(to + slot_of<stride>(column + left, width) * bytes + chunk * 16, is_inside ? from + column * source.c + chunk * 8 : from, is_inside);
-    }
+  const int width = left + source.w + right, lines = rows * images, packets = source.w * chunks;
+  LineWalk walk(packets, images);
+  const int first = walk.lane / chunks, chunk = walk.lane % chunks, step = walk.lanes / chunks;   // columns; lanes: a multiple of chunks
+  for (; walk.line < lines; walk.go_on(images)) {
+    const bool is_inside = source.has(walk.image, walk.row);
+    const T* from = is_inside ? source.line(walk.image, walk.row) + first * source.c + chunk * 8 : source.x;
+    const int from_step = is_inside ? step * source.c : 0;
+    const unsigned to = tile + walk.line * width * bytes + chunk * 16;
+    for (int column = first; column < source.w; column += step, from += from_step)
+      copy_async<16>(to + slot_of<stride>(column + left, width) * bytes, from, is_inside);
   }
   if constexpr (left + right > 0)
     for (int i = static_cast<int>(threadIdx.x); i < lines * (left + right) * chunks; i += static_cast<int>(blockDim.x)) {
@@ -51,16 +67,16 @@ __device__ void load_pixels(unsigned tile, const TileSource<T>& source, int rows
 template <int channels, int slots, int stride, class T>
 __device__ void load_windows(unsigned tile, const TileSource<T>& source, int rows, int images, int out_width, int first_slot) {
   constexpr int bytes = padded_bytes(channels * slots);
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32, warps = static_cast<int>(blockDim.x) / 32;
-  for (int line = warp; line < rows * images; line += warps) {
-    const int row = line / images, image = line - row * images;
-    const bool has_line = source.has(image, row);
-    const T* const from = has_line ? source.line(image, row) : source.x;
-    const unsigned to = tile + line * out_width * bytes;
-    for (int i = lane; i < out_width * slots; i += 32) {
-      const int s = first_slot + i % slots, column = i / slots * stride + s - 1;
-      const bool is_inside = has_line && s < 3 && column >= 0 && column < source.w;
-      copy_async<channels * 2>(to + i / slots * bytes + i % slots * channels * 2, is_inside ? from + column * channels : from, is_inside);
+  LineWalk walk(out_width * slots, images);
+  const int first = walk.lane / slots, slot = walk.lane % slots, s = first_slot + slot, step = walk.lanes / slots;   // lanes: a multiple of slots
+  for (; walk.line < rows * images; walk.go_on(images)) {
+    const bool has_line = s < 3 && source.has(walk.image, walk.row);
+    const T* const from = has_line ? source.line(walk.image, walk.row) : source.x;
+    const unsigned to = tile + walk.line * out_width * bytes + slot * channels * 2;
+    for (int pixel = first; pixel < out_width; pixel += step) {
+      const int column = pixel * stride + s - 1;
+      const bool is_inside = has_line && column >= 0 && column < source.w;
+      copy_async<channels * 2>(to + pixel * bytes, is_inside ? from + column * channels : from, is_inside);
     }
   }
 }
