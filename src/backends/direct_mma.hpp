@@ -10,11 +10,11 @@ namespace lockstep {
 
 __device__ inline unsigned shared_address(const void* p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
 
-/// Begins to copy to shared memory; zeros where `is_inside` is not true.
-template <int bytes>
+/// Begins to copy to shared memory; zeros where `is_inside` is not true.  is_common: other blocks of the multiprocessor read the same.
+template <int bytes, bool is_common = false>
 __device__ void copy_async(unsigned to, const void* from, bool is_inside) {
   const int read = is_inside ? bytes : 0;
-  if constexpr (bytes == 16) asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(read) : "memory");
+  if constexpr (bytes == 16 && !is_common) asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(read) : "memory");
   else asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(bytes), "r"(read) : "memory");
 }
 __device__ inline void close_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }

@@ -26,7 +26,7 @@ struct SpatialArguments {
   int images = 1, panels = 1, row_groups = 1, column_tiles = 1, bands = 1;     // of a block; bands: blocks to an image's height
 };
 
-constexpr int most_warps = 16, static_memory = 1024, panel_channels = 16, panel_bytes = padded_bytes(panel_channels);
+constexpr int most_warps = 16, static_memory = 3072, panel_channels = 16, panel_bytes = padded_bytes(panel_channels);
 
 /// The kinds of kernels.  channels: of the input, as stored.
 template <bool is_gradient_, int stride_, int channels_, int tile_>
@@ -62,9 +62,9 @@ struct Spatial {
 
 }  // namespace
 
-/// Begins to copy the weights of one shift.
+/// Begins to copy the block's weights: neighbouring lanes copy neighbours, for all blocks read the same few lines of the second-level cache.
 template <class S, class T>
-__device__ void load_weights(unsigned to, const T* weight, const SpatialArguments& a, int first_channel, int shift) {
+__device__ void load_weights(unsigned to, const T* weight, const SpatialArguments& a, int first_channel) {
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
   if constexpr (S::is_window) {
     for (int i = thread; i < a.panels * panel_channels * 12; i += threads) {
@@ -73,19 +73,15 @@ __device__ void load_weights(unsigned to, const T* weight, const SpatialArgument
                                   s < 3 ? weight + ((first_channel + row) * 9 + r * 3 + s) * S::channels : weight, s < 3);
     }
   } else if constexpr (!S::is_gradient) {
-    constexpr int chunks = S::channels / 8;
-    for (int i = thread; i < a.panels * panel_channels * 3 * chunks; i += threads) {
-      const int chunk = i % chunks, tap = i / chunks % 3 * 3 + S::tap_of(shift, 0), row = i / (3 * chunks);
-      copy_async<16>(to + row * S::weight_bytes + tap * S::depth * 2 + chunk * 16, weight + ((first_channel + row) * 9 + tap) * S::channels + chunk * 8, true);
-    }
+    constexpr int packets = 9 * S::channels / 8;             // of a row
+    for (int i = thread; i < a.panels * panel_channels * packets; i += threads)
+      copy_async<16, true>(to + i / packets * S::weight_bytes + i % packets * 16, weight + first_channel * 9 * S::channels + i * 8, true);
   } else {
-    constexpr int columns = S::columns(0) == 2 ? 2 : 1;   // of taps, at most
-    for (int i = thread; i < a.panels * S::channels * 3 * columns * 2; i += threads) {
-      const int half = i % 2, column = i / 2 % columns, r = i / (2 * columns) % 3, row = i / (6 * columns), panel = row / S::channels;
-      if (column >= S::columns(shift)) continue;
-      const int tap = r * 3 + S::tap_of(shift, column);
-      copy_async<16>(to + row * S::weight_bytes + tap * panel_channels * 2 + half * 16,
-                     weight + (row % S::channels * 9 + tap) * a.out_c + first_channel + panel * panel_channels + half * 8, true);
+    const int shift = a.panels == 4 ? 3 : a.panels;          // 2 panels packets are neighbours
+    for (int i = thread; i < S::channels * 9 << shift; i += threads) {
+      const int packet = i & ((1 << shift) - 1), tap = (i >> shift) % 9, row = (i >> shift) / 9;
+      copy_async<16, true>(to + (packet / 2 * S::channels + row) * S::weight_bytes + tap * panel_channels * 2 + packet % 2 * 16,
+                           weight + (row * 9 + tap) * a.out_c + first_channel + packet * 8, true);
     }
   }
 }
@@ -93,11 +89,9 @@ __device__ void load_weights(unsigned to, const T* weight, const SpatialArgument
 template <class T, class S>
 using SpatialSums = float[S::out_rows][S::spread][2][4];   // a warp's: row, column of two, 8 channels, as multiply_add has them
 
-/// Adds what one column of the tile contributes, as soon as it and its weights have come.  in, weight: a lane's addresses for load_matrices.
+/// Adds what one column of the tile contributes.  in, weight: a lane's addresses for load_matrices.
 template <class T, class S, int shift>
 __device__ void add_shift(SpatialSums<T, S>& sums, unsigned in, int row_bytes, int odd_columns, unsigned weight) {
-  wait_for_copies<S::shifts - 1 - shift>();
-  __syncthreads();
   if constexpr (S::stride == 2 && !S::is_gradient && !S::is_window) in += shift == 1 ? odd_columns : shift / 2 * S::pixel_bytes;
   else in += shift * S::pixel_bytes;
   #pragma unroll
@@ -125,9 +119,10 @@ __device__ void add_shift(SpatialSums<T, S>& sums, unsigned in, int row_bytes, i
   }
 }
 
-/// A lane's share of the sums of a panel's channels: [8 channels][2 channels][of y, of its square].  has: rows lane / 4 and the one 8 behind.
+/// The sums of a panel's channels over a warp's pixels, [of y, of its square][16], to `totals`.  has: rows lane / 4 and the one 8 behind.
 template <int rows>
-__device__ void sum_panel(const float (&sums)[rows][1][2][4], const bool (&has)[2], int valid_rows, float (&totals)[2][2][2]) {
+__device__ void sum_panel(const float (&sums)[rows][1][2][4], const bool (&has)[2], int valid_rows, float* totals) {
+  float v[8];                                                // [8 channels][2 channels][of y, of its square], a lane's
   #pragma unroll
   for (int half = 0; half < 2; ++half)
     #pragma unroll
@@ -140,49 +135,57 @@ __device__ void sum_panel(const float (&sums)[rows][1][2][4], const bool (&has)[
           const float y = row < valid_rows && has[j] ? sums[row][0][half][2 * j + i] : 0.f;
           sum += y, squares += y * y;
         }
-      #pragma unroll
-      for (int lanes = 4; lanes < 32; lanes *= 2) sum += __shfl_xor_sync(~0u, sum, lanes), squares += __shfl_xor_sync(~0u, squares, lanes);
-      totals[half][i][0] = sum, totals[half][i][1] = squares;
+      v[half * 4 + i * 2] = sum, v[half * 4 + i * 2 + 1] = squares;
     }
+  // Lanes that are 16, 8, 4 apart share the numbers between them, until each has one: v[lane / 4].
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  #pragma unroll
+  for (int count = 4; count > 0; count /= 2) {
+    const bool is_upper = (lane & count * 4) != 0;
+    #pragma unroll
+    for (int i = 0; i < count; ++i) {
+      const float mine = is_upper ? v[i + count] : v[i], other = is_upper ? v[i] : v[i + count];
+      v[i] = mine + __shfl_xor_sync(~0u, other, count * 4);
+    }
+  }
+  totals[lane / 4 % 2 * panel_channels + lane / 16 * 8 + lane % 4 * 2 + lane / 8 % 2] = v[0];
 }
 
-/// Of a warp's totals, each in the first 128 bytes of `stage_bytes` from `stages` on: the block's, to partial; in the last block to come, the sum of
-/// all blocks', in one order, to a.sums.  `memory` is free then.
-__device__ inline void add_blocks(const SpatialArguments& a, unsigned stages, int stage_bytes, float4* memory) {
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32, warps = static_cast<int>(blockDim.x) / 32;
-  const int groups = a.row_groups * a.column_tiles, channels = a.panels * panel_channels, first_channel = static_cast<int>(blockIdx.y) * channels;
-  __shared__ bool is_last;
-  __syncthreads();
-  for (int i = thread; i < a.panels * 32; i += static_cast<int>(blockDim.x)) {
+/// By one warp: the block's sums, of its warps' totals, to a.partial.  Lane 0's answer: whether all other blocks have been here before.
+__device__ inline bool hand_in(const SpatialArguments& a, const float (*totals)[2 * panel_channels]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, groups = a.row_groups * a.column_tiles;
+  const int channel = static_cast<int>(blockIdx.y) * a.panels * panel_channels + lane % panel_channels;
+  float* const to = a.partial + (static_cast<std::int64_t>(blockIdx.x) * 2 + lane / panel_channels) * a.out_c + channel;
+  for (int panel = 0; panel < a.panels; ++panel) {
     float sum = 0;
-    for (int k = 0; k < groups; ++k) sum += __uint_as_float(load_shared(stages + (i / 32 * groups + k) * stage_bytes + i % 32 * 4));
-    a.partial[(static_cast<std::int64_t>(blockIdx.x) * 2 + i % 32 / panel_channels) * a.out_c + first_channel + i / 32 * panel_channels + i % panel_channels] = sum;
+    #pragma unroll 4
+    for (int k = 0; k < groups; ++k) sum += totals[panel * groups + k][lane];
+    to[panel * panel_channels] = sum;
   }
   __threadfence();
-  __syncthreads();
-  if (thread == 0) is_last = atomicInc(a.tickets + blockIdx.y, gridDim.x - 1) == gridDim.x - 1;   // the last one sets it to zero
-  __syncthreads();
-  if (!is_last) return;
+  __syncwarp();
+  return lane == 0 && atomicInc(a.tickets + blockIdx.y, gridDim.x - 1) == gridDim.x - 1;   // the last one sets it to zero
+}
+
+/// In the last block: the sum of all blocks', in one order, to a.sums.  memory: free.
+__device__ inline void add_blocks(const SpatialArguments& a, float4* memory) {
   __threadfence();
-  const int quads = channels / 2, quad = thread % quads, which = quad / (channels / 4), channel = first_channel + quad % (channels / 4) * 4;   // quads divides 32
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32, warps = static_cast<int>(blockDim.x) / 32;
+  const int channels = a.panels * panel_channels, quads = channels / 2, quad = thread % quads, which = quad / (channels / 4);   // quads divides 32
+  const int channel = static_cast<int>(blockIdx.y) * channels + quad % (channels / 4) * 4;
   const int slices = static_cast<int>(blockDim.x) / quads, blocks = static_cast<int>(gridDim.x);
+  const auto add = [](float4& to, const float4& v) { to.x += v.x, to.y += v.y, to.z += v.z, to.w += v.w; };
   float4 sum{};
   #pragma unroll 8
-  for (int block = thread / quads; block < blocks; block += slices) {
-    const float4 v = __ldcg(reinterpret_cast<const float4*>(a.partial + (static_cast<std::int64_t>(block) * 2 + which) * a.out_c + channel));
-    sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
-  }
-  for (int lanes = quads; lanes < 32; lanes *= 2) {
-    sum.x += __shfl_xor_sync(~0u, sum.x, lanes), sum.y += __shfl_xor_sync(~0u, sum.y, lanes);
-    sum.z += __shfl_xor_sync(~0u, sum.z, lanes), sum.w += __shfl_xor_sync(~0u, sum.w, lanes);
-  }
+  for (int block = thread / quads; block < blocks; block += slices)
+    add(sum, __ldcg(reinterpret_cast<const float4*>(a.partial + (static_cast<std::int64_t>(block) * 2 + which) * a.out_c + channel)));
+  for (int lanes = quads; lanes < 32; lanes *= 2)
+    add(sum, {__shfl_xor_sync(~0u, sum.x, lanes), __shfl_xor_sync(~0u, sum.y, lanes), __shfl_xor_sync(~0u, sum.z, lanes), __shfl_xor_sync(~0u, sum.w, lanes)});
   if (lane < quads) memory[warp * quads + lane] = sum;
   __syncthreads();
   if (thread >= quads) return;
-  for (int k = 1; k < warps; ++k) {
-    const float4 v = memory[k * quads + thread];
-    sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
-  }
+  #pragma unroll 4
+  for (int k = 1; k < warps; ++k) add(sum, memory[k * quads + thread]);
   *reinterpret_cast<float4*>(a.sums + which * a.out_c + channel) = sum;
 }
 
@@ -215,15 +218,13 @@ __global__ void __launch_bounds__(most_warps * 32) direct_spatial(const SpatialA
   const T* const weight = static_cast<const T*>(a.weight);
   if constexpr (S::is_window) load_windows<S::channels, 4, S::stride>(tile, source, rows, a.images, a.width, 0);
   else load_pixels<S::channels, S::is_gradient ? 1 : S::stride, S::spreads ? 0 : 1, 1>(tile, source, rows, a.images);
-  load_weights<S>(weights, weight, a, block_channel, 0);
+  load_weights<S>(weights, weight, a, block_channel);
   if (a.adds)
     for (int row = 0; row < valid_rows; ++row)
       #pragma unroll
       for (int i = 0; i < S::spread; ++i)
         if (packets[i]) copy_async<16>(staged + row * S::stage_row_bytes + i * 16 * panel_bytes, packets[i] + row * out_row_size, true);
   close_copies();
-  #pragma unroll
-  for (int shift = 1; shift < S::shifts; ++shift) load_weights<S>(weights, weight, a, block_channel, shift), close_copies();
 
   SpatialSums<T, S> sums = {};
   const int at = min(column_tile * 16 + lane % 16, a.images * a.width - 1), image = at / a.width;   // positions behind the last are computed in vain
@@ -231,9 +232,26 @@ __global__ void __launch_bounds__(most_warps * 32) direct_spatial(const SpatialA
   const int matrix_row = S::is_gradient ? lane % 16 : lane % 8 + lane / 16 * 8, matrix_half = S::is_gradient ? lane / 16 : lane / 8 % 2;
   const unsigned w = weights + (panel * S::weight_rows + matrix_row) * S::weight_bytes + matrix_half * 16;
   const int odd_columns = (line_pixels + 1) / 2 * S::pixel_bytes;
+  wait_for_copies<0>();
+  __syncthreads();
   add_shift<T, S, 0>(sums, in, row_bytes, odd_columns, w);
   if constexpr (S::shifts > 1) add_shift<T, S, 1>(sums, in, row_bytes, odd_columns, w);
   if constexpr (S::shifts > 2) add_shift<T, S, 2>(sums, in, row_bytes, odd_columns, w);
+
+  // The block's sums leave before its results do, so that those hide the way to the second-level cache and back.
+  [[maybe_unused]] bool has_all = false;
+  if constexpr (!S::is_gradient)
+    if (a.sums) {
+      __shared__ float totals[most_warps][2 * panel_channels];
+      bool has[2];
+      for (int j = 0; j < 2; ++j) {
+        const int position = column_tile * 16 + lane / 4 + 8 * j, image = position / a.width;
+        has[j] = image < a.images && first_image + image < a.n;
+      }
+      sum_panel(sums, has, valid_rows, totals[warp]);
+      __syncthreads();
+      if (warp == 0) has_all = hand_in(a, totals);
+    }
 
   // Through shared memory, so that a pixel's 32 bytes are written at once.
   #pragma unroll
@@ -260,21 +278,8 @@ __global__ void __launch_bounds__(most_warps * 32) direct_spatial(const SpatialA
       if (row < valid_rows && packets[i])
         *reinterpret_cast<uint4*>(packets[i] + row * out_row_size) = load_shared_packet(staged + row * S::stage_row_bytes + i * 16 * panel_bytes);
 
-  if constexpr (!S::is_gradient) {
-    if (!a.sums) return;
-    bool has[2];
-    for (int j = 0; j < 2; ++j) {
-      const int position = column_tile * 16 + lane / 4 + 8 * j, image = position / a.width;
-      has[j] = image < a.images && first_image + image < a.n;
-    }
-    float totals[2][2][2];
-    sum_panel(sums, has, valid_rows, totals);
-    __syncwarp();
-    if (lane < 4)
-      #pragma unroll
-      for (int i = 0; i < 8; ++i) store_shared(stage + (i % 2 * panel_channels + i / 4 * 8 + lane * 2 + i / 2 % 2) * 4, __float_as_uint(totals[i / 4][i / 2 % 2][i % 2]));
-    add_blocks(a, stages, S::stage_bytes, memory);
-  }
+  if constexpr (!S::is_gradient)
+    if (a.sums && __syncthreads_or(has_all)) add_blocks(a, memory);
 }
 
 namespace {
@@ -338,9 +343,9 @@ DirectWay way_of(const SpatialKernel& kernel, SpatialArguments a, int height, bo
             SpatialArguments b = a;
             b.in = is_gradient ? o.y : o.x, b.out = is_gradient ? o.x : o.y, b.weight = o.weight;
             if (writes_sums) b.sums = o.sums, b.partial = static_cast<float*>(o.workspace), b.tickets = tickets;
+            const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(parts));
             std::array<void*, 1> arguments = {&b};
-            const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(parts)), block(static_cast<unsigned>(warps) * 32);
-            const cudaError_t status = cudaLaunchKernel(kernel.function, grid, block, arguments.data(), memory, static_cast<cudaStream_t>(stream));
+            const cudaError_t status = cudaLaunchKernel(kernel.function, grid, dim3(static_cast<unsigned>(warps) * 32), arguments.data(), memory, static_cast<cudaStream_t>(stream));
             if (status != cudaSuccess) fail_with(exit_internal, "CUDA: direct convolution: ", cudaGetErrorString(status));
           }};
 }
