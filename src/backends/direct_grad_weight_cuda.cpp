@@ -125,36 +125,40 @@ __global__ void __launch_bounds__(most_warps * 32) direct_grad_weight(const Grad
   #pragma unroll
   for (int i = 0; i < G::sums; ++i) all[warp * G::unit_size + i * 32 + lane] = sums[i / (8 * G::taps)][i / 8 % G::taps][i / 4 % 2][i % 4];
   __syncthreads();
-  float4* const partial = reinterpret_cast<float4*>(a.partial) + (static_cast<std::int64_t>(blockIdx.x) * gridDim.y + blockIdx.y) * (G::unit_size / 4);
-  for (int i = thread; i < G::unit_size / 4; i += static_cast<int>(blockDim.x)) {
-    float4 sum = memory[i];
-    for (int k = 1; k < warps; ++k) {
-      const float4 v = memory[k * (G::unit_size / 4) + i];
-      sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
+  float2* const partial = reinterpret_cast<float2*>(a.partial + (static_cast<std::int64_t>(blockIdx.x) * gridDim.y + blockIdx.y) * G::unit_size);
+  for (int i = thread; i < G::unit_size / 2; i += static_cast<int>(blockDim.x)) {
+    float2 sum{};
+    #pragma unroll 8
+    for (int k = 0; k < warps; ++k) {
+      const float2 v = *reinterpret_cast<const float2*>(all + k * G::unit_size + 2 * i);
+      sum.x += v.x, sum.y += v.y;
     }
     partial[i] = sum;
   }
 }
 
-/// Adds the blocks' sums: threads.x take 4 neighbouring sums each, threads.y share the blocks.
+constexpr int end_columns = 8;                               // groups of 4 neighbouring sums that a block of direct_grad_weight_end adds
+
+/// Adds the blocks' sums: a warp's lanes take 8 columns of 4 splits at a time.
 template <class T, class G>
 __global__ void __launch_bounds__(256) direct_grad_weight_end(const GradWeightArguments a) {
-  __shared__ float4 parts[256];
-  const int units = a.k / slice * x_slices(a.c), quad = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x), quads = units * (G::unit_size / 4);
+  __shared__ float4 parts[8 * end_columns];
+  const int thread = static_cast<int>(threadIdx.x), column = thread % end_columns, warps = static_cast<int>(blockDim.x) / 32;
+  const int units = a.k / slice * x_slices(a.c), quad = static_cast<int>(blockIdx.x) * end_columns + column, quads = units * (G::unit_size / 4);
+  const auto add = [](float4& to, const float4& v) { to.x += v.x, to.y += v.y, to.z += v.z, to.w += v.w; };
   float4 sum{};
-  if (quad < quads)
-    #pragma unroll 8
-    for (int i = static_cast<int>(threadIdx.y); i < a.splits; i += static_cast<int>(blockDim.y)) {
-      const float4 v = reinterpret_cast<const float4*>(a.partial)[static_cast<std::int64_t>(i) * quads + quad];
-      sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
-    }
-  parts[threadIdx.y * blockDim.x + threadIdx.x] = sum;
+  #pragma unroll 8
+  for (int i = thread / end_columns; i < a.splits; i += warps * (32 / end_columns))
+    add(sum, reinterpret_cast<const float4*>(a.partial)[static_cast<std::int64_t>(i) * quads + quad]);
+  #pragma unroll
+  for (int lanes = end_columns; lanes < 32; lanes *= 2)
+    add(sum, {__shfl_xor_sync(~0u, sum.x, lanes), __shfl_xor_sync(~0u, sum.y, lanes), __shfl_xor_sync(~0u, sum.z, lanes), __shfl_xor_sync(~0u, sum.w, lanes)});
+  if (thread % 32 < end_columns) parts[thread / 32 * end_columns + column] = sum;
   __syncthreads();
-  if (threadIdx.y != 0 || quad >= quads) return;
-  for (unsigned i = 1; i < blockDim.y; ++i) {
-    const float4 v = parts[i * blockDim.x + threadIdx.x];
-    sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
-  }
+  if (thread >= end_columns) return;
+  #pragma unroll
+  for (int i = 1; i < 8; ++i)
+    if (i < warps) add(sum, parts[i * end_columns + column]);
   const int unit = quad / (G::unit_size / 4), at = quad % (G::unit_size / 4) * 4, i = at / 32, first_lane = at % 32;   // four lanes' register i
   const int r = i / (8 * G::taps), k = unit % (a.k / slice) * slice + i % 4 / 2 * 8 + first_lane / 4;
   const float values[4] = {sum.x, sum.y, sum.z, sum.w};
@@ -193,18 +197,18 @@ DirectWay way_of(const GradWeightKernel& kernel, const GradWeightArguments& a, c
   const int resident = std::clamp(static_cast<int>(limits.multiprocessor_memory / (memory + 1024)), 1, std::max(1, most_warps / warps));
   const double products = kernel.unit_size / 128.0 * divided_up(a.rows, a.row_groups);   // a warp's, in a tile
   const double work = std::max(1.7 * products * warps, 12.0 * products / std::min(each, resident)) + 4.0 * kernel.unit_size * warps / 128;
-  const int slices = a.splits >= 64 ? 16 : a.splits >= 16 ? 8 : 4, columns = 256 / slices;
+  const int end_threads = std::clamp(divided_up(a.splits * end_columns, 32) * 32, 32, 256);
   return {.name = text_of("direct rows=", a.rows, " images=", a.images, " groups=", a.row_groups, " splits=", a.splits),
           .workspace_bytes = static_cast<std::size_t>(a.splits) * units * kernel.unit_size * sizeof(float),
           .cost = 1000.0 * divided_up(each, resident) + each * (static_cast<double>(memory) / 48 + work) + 8.0 * a.splits * quads / limits.multiprocessors,
           .start = [=](void* stream, const PlanOperands& o, unsigned*) {
             GradWeightArguments b = a;
             b.x = o.x, b.grad_y = o.y, b.grad_weight = o.weight, b.partial = static_cast<float*>(o.workspace);
-            std::array<void*, 1> arguments = {&b};
             const auto u = [](int value) { return static_cast<unsigned>(value); };
+            std::array<void*, 1> arguments = {&b};
             const auto queue = static_cast<cudaStream_t>(stream);
             cudaError_t status = cudaLaunchKernel(kernel.function, dim3(u(a.splits), u(units)), dim3(u(warps) * 32), arguments.data(), memory, queue);
-            if (status == cudaSuccess) status = cudaLaunchKernel(kernel.end, dim3(u(divided_up(quads, columns))), dim3(u(columns), u(slices)), arguments.data(), 0, queue);
+            if (status == cudaSuccess) status = cudaLaunchKernel(kernel.end, dim3(u(quads / end_columns)), dim3(u(end_threads)), arguments.data(), 0, queue);
             if (status != cudaSuccess) fail_with(exit_internal, "CUDA: direct convolution: ", cudaGetErrorString(status));
           }};
 }
@@ -221,7 +225,7 @@ std::vector<DirectWay> direct_grad_weight_ways(const PlanRequest& request, const
   const int units = a.k / slice * x_slices(a.c);
   std::vector<DirectWay> ways;
   for (const int blocks : {limits.multiprocessors, 2 * limits.multiprocessors})   // wanted
-    for (const int most_groups : {4, 8, 16}) {
+    for (const int most_groups : {1, 2, 4, 8}) {
       // Whole images, as many as leave each block one tile, or as few as have enough warps; or bands of rows of one.
       const int wanted = std::max(1, blocks / units);
       a.images = std::min(a.n, divided_up(a.n, wanted)), a.rows = a.p;
