@@ -6,9 +6,9 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <array>
 
 #include "backends/direct_kernels.hpp"
+#include "backends/direct_launch.hpp"
 #include "backends/direct_tile.hpp"
 
 namespace lockstep {
@@ -65,6 +65,7 @@ __global__ void __launch_bounds__(most_warps * 32) direct_grad_weight(const Grad
   const unsigned y_first = (has_y ? y_tile + y_at * slice_bytes : zeros) + lane / 8 % 2 * 16 + row_from * y_step;
   const unsigned x_first = (has_x ? x_tile + (x_at / a.q * x_width + x_at % a.q) * slice_bytes : zeros) + lane / 16 * 16 + row_from * x_step;
 
+  take_turn();
   GradWeightSums<G> sums = {};
   const int tiles = (a.n + a.images - 1) / a.images * a.bands;
   for (int i = static_cast<int>(blockIdx.x); i < tiles; i += a.splits) {
@@ -146,6 +147,7 @@ __global__ void __launch_bounds__(256) direct_grad_weight_end(const GradWeightAr
   const int thread = static_cast<int>(threadIdx.x), column = thread % end_columns, warps = static_cast<int>(blockDim.x) / 32;
   const int units = a.k / slice * x_slices(a.c), quad = static_cast<int>(blockIdx.x) * end_columns + column, quads = units * (G::unit_size / 4);
   const auto add = [](float4& to, const float4& v) { to.x += v.x, to.y += v.y, to.z += v.z, to.w += v.w; };
+  take_turn();
   float4 sum{};
   #pragma unroll 8
   for (int i = thread / end_columns; i < a.splits; i += warps * (32 / end_columns))
@@ -198,6 +200,7 @@ DirectWay way_of(const GradWeightKernel& kernel, const GradWeightArguments& a, c
   const double products = kernel.unit_size / 128.0 * divided_up(a.rows, a.row_groups);   // a warp's, in a tile
   const double work = std::max(1.7 * products * warps, 12.0 * products / std::min(each, resident)) + 4.0 * kernel.unit_size * warps / 128;
   const int end_threads = std::clamp(divided_up(a.splits * end_columns, 32) * 32, 32, 256);
+  const bool is_early = may_start_early(kernel.function);
   return {.name = text_of("direct rows=", a.rows, " images=", a.images, " groups=", a.row_groups, " splits=", a.splits),
           .workspace_bytes = static_cast<std::size_t>(a.splits) * units * kernel.unit_size * sizeof(float),
           .cost = 1000.0 * divided_up(each, resident) + each * (static_cast<double>(memory) / 48 + work) + 8.0 * a.splits * quads / limits.multiprocessors,
@@ -205,11 +208,8 @@ DirectWay way_of(const GradWeightKernel& kernel, const GradWeightArguments& a, c
             GradWeightArguments b = a;
             b.x = o.x, b.grad_y = o.y, b.grad_weight = o.weight, b.partial = static_cast<float*>(o.workspace);
             const auto u = [](int value) { return static_cast<unsigned>(value); };
-            std::array<void*, 1> arguments = {&b};
-            const auto queue = static_cast<cudaStream_t>(stream);
-            cudaError_t status = cudaLaunchKernel(kernel.function, dim3(u(a.splits), u(units)), dim3(u(warps) * 32), arguments.data(), memory, queue);
-            if (status == cudaSuccess) status = cudaLaunchKernel(kernel.end, dim3(u(quads / end_columns)), dim3(u(end_threads)), arguments.data(), 0, queue);
-            if (status != cudaSuccess) fail_with(exit_internal, "CUDA: direct convolution: ", cudaGetErrorString(status));
+            start_kernel(kernel.function, dim3(u(a.splits), u(units)), u(warps) * 32, memory, stream, b, is_early);
+            start_kernel(kernel.end, u(quads / end_columns), u(end_threads), 0, stream, b, is_early);
           }};
 }
 

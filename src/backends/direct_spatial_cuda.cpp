@@ -6,9 +6,9 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <array>
 
 #include "backends/direct_kernels.hpp"
+#include "backends/direct_launch.hpp"
 #include "backends/direct_tile.hpp"
 
 namespace lockstep {
@@ -216,6 +216,7 @@ __global__ void __launch_bounds__(most_warps * 32) direct_spatial(const SpatialA
 
   const TileSource<T> source{static_cast<const T*>(a.in), a.n, a.in_h, a.in_w, S::channels, first_image, S::spreads ? block_row : block_row * S::stride - 1};
   const T* const weight = static_cast<const T*>(a.weight);
+  take_turn();
   if constexpr (S::is_window) load_windows<S::channels, 4, S::stride>(tile, source, rows, a.images, a.width, 0);
   else load_pixels<S::channels, S::is_gradient ? 1 : S::stride, S::spreads ? 0 : 1, 1>(tile, source, rows, a.images);
   load_weights<S>(weights, weight, a, block_channel);
@@ -335,6 +336,7 @@ double guessed_cost(const SpatialKernel& kernel, int blocks, int warps, std::siz
 DirectWay way_of(const SpatialKernel& kernel, SpatialArguments a, int height, bool writes_sums, bool is_gradient, const GpuLimits& limits) {
   a.bands = divided_up(height, a.row_groups * kernel.tile);
   const int blocks = divided_up(a.n, a.images) * a.bands, parts = a.out_c / (a.panels * panel_channels), warps = a.row_groups * a.column_tiles * a.panels;
+  const bool is_early = may_start_early(kernel.function);
   const std::size_t memory = kernel.memory_bytes(a), workspace = writes_sums ? static_cast<std::size_t>(blocks) * 2 * a.out_c * sizeof(float) : 0;
   return {.name = text_of("direct rows=", a.row_groups * kernel.tile, " images=", a.images, " channels=", a.panels * panel_channels, " tile=", kernel.tile),
           .workspace_bytes = workspace,
@@ -344,9 +346,7 @@ DirectWay way_of(const SpatialKernel& kernel, SpatialArguments a, int height, bo
             b.in = is_gradient ? o.y : o.x, b.out = is_gradient ? o.x : o.y, b.weight = o.weight;
             if (writes_sums) b.sums = o.sums, b.partial = static_cast<float*>(o.workspace), b.tickets = tickets;
             const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(parts));
-            std::array<void*, 1> arguments = {&b};
-            const cudaError_t status = cudaLaunchKernel(kernel.function, grid, dim3(static_cast<unsigned>(warps) * 32), arguments.data(), memory, static_cast<cudaStream_t>(stream));
-            if (status != cudaSuccess) fail_with(exit_internal, "CUDA: direct convolution: ", cudaGetErrorString(status));
+            start_kernel(kernel.function, grid, static_cast<unsigned>(warps) * 32, memory, stream, b, is_early);
           }};
 }
 
