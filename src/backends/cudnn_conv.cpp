@@ -1,4 +1,5 @@
-// cudnn_conv: NVIDIA's convolutions.  A plan a direction and batch; what cuDNN cannot do is left to lockstep's own kernels.
+// cudnn_conv: convolutions on NVIDIA's GPUs, by cuDNN's plans and lockstep's direct ones.  A plan a direction and batch; what none can do is left
+// to lockstep's portable kernels.
 // Plans for the problem's own batch are timed once (or taken from ConvChoices); smaller batches take cuDNN's first proposal.
 // cuDNN writes 16-bit gradients of 16-bit weights: they go through scratch into the f32 gradient.
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include "backends/conv.hpp"
 #include "backends/conv_choices.hpp"
 #include "backends/cudnn_plan.hpp"
+#include "backends/direct_plan.hpp"
 #include "tensor/views.hpp"
 
 namespace lockstep {
@@ -184,8 +186,12 @@ class CudnnConv final : public ConvOp {
   const ConvPlan* find(ConvDirection direction, std::int64_t batch, Form form) {
     const auto key = std::tuple(direction, batch, form);
     if (const auto found = plans_.find(key); found != plans_.end()) return found->second.get();
-    auto plans = cudnn_plans(cudnn_, request(direction, batch, form), 1);
-    return (plans_[key] = plans.empty() ? nullptr : std::move(plans[0])).get();
+    const auto whole = plans_.find({direction, problem_.n, form});
+    const PlanRequest wanted = request(direction, batch, form);
+    std::unique_ptr<ConvPlan> plan = whole != plans_.end() && whole->second ? direct_plan(wanted, whole->second->name()) : nullptr;
+    if (!plan)
+      if (auto plans = cudnn_plans(cudnn_, wanted, 1); !plans.empty()) plan = std::move(plans[0]);
+    return (plans_[key] = std::move(plan)).get();
   }
 
   /// Sets the plan for the whole batch: the fastest of the candidates, or the one that was chosen before; none where there is none, or where
@@ -201,10 +207,12 @@ class CudnnConv final : public ConvOp {
     const std::string what = text_of(device.name(), ", cuDNN ", cudnn_->version(), ": ", text(direction), form == Form::adds ? ", added," : form == Form::sums ? ", with sums," : "", " of a ",
                                      lockstep::text(wanted.problem), problem_.allows_tf32 ? ", tf32" : "");
     if (const std::string* name = choices->find(what)) {
-      if (!name->empty()) plan = cudnn_plan(cudnn_, wanted, *name);
+      if (!name->empty()) plan = direct_plan(wanted, *name);
+      if (!name->empty() && !plan) plan = cudnn_plan(cudnn_, wanted, *name);
       if (plan || name->empty()) return;
     }
-    auto plans = cudnn_plans(cudnn_, wanted, most_candidates);
+    ConvPlans plans = direct_plans(wanted);
+    for (auto& plan_of_cudnn : cudnn_plans(cudnn_, wanted, most_candidates)) plans.push_back(std::move(plan_of_cudnn));
     Timing best = fastest(device, direction, plans);
     if (form == Form::sums && best.plan) {
       const Timing apart = fastest(device, direction, one(find(direction, problem_.n, Form::plain)));

@@ -242,11 +242,12 @@ struct BackendConfig {
   }
 };
 
-/// [graph]  Read by layers/fusion.
+/// [graph]  Read by train/network.
 struct GraphConfig {
-  bool fuse = true;
+  bool fuse = true, overlap = true;
   template <class Key> void keys(Key& key) {
-    key("fuse", fuse, any(), "run batch norm, addition and relu as one layer");
+    key("fuse", fuse, any(), "run batch norm, addition, relu and pooling as one layer");
+    key("overlap", overlap, any(), "on a GPU: compute gradients of weights beside those of activations, for a little more memory");
   }
 };
 

@@ -37,8 +37,8 @@ struct Executor::State {
   std::vector<int> slice_of;
   std::vector<int> sums_from;            // the node that may write each value's sums for the one that reads it; -1: nobody takes them
   Layout layout;
-  std::size_t workspace_bytes = 0;
-  Allocation arena, workspace, labels, step, metrics, predictions;
+  std::size_t workspace_bytes = 0, side_workspace_bytes = 0;
+  Allocation arena, workspace, side_workspace, labels, step, metrics, predictions;
 
   std::int64_t largest_batch() const { return graph.shape(0).n; }
   Shape shape(int v) const {
@@ -55,6 +55,7 @@ struct Executor::State {
 
   std::int64_t best_input_channels() const;
   Roots share_memory() const;
+  int end_of_side_task(std::size_t t) const;
   void plan();
 
   Tensor in_arena(std::size_t offset, const Shape& shape, DType dtype) const {
@@ -68,7 +69,10 @@ struct Executor::State {
     if (mode != Mode::training || count == 0 || sums_from[at(v)] < 0 || !graph.nodes()[at(sums_from[at(v)])].layer->offers_sums(count)) return {};
     return in_arena(layout.sums[at(v)], vector_shape(2 * graph.shape(v).c), DType::f32);
   }
-  Tensor scratch() const { return {workspace.data(), vector_shape(static_cast<std::int64_t>(workspace.bytes())), DType::u8}; }
+  Tensor scratch(StreamId stream) const {
+    const Allocation& of = stream == StreamId::side ? side_workspace : workspace;
+    return {of.data(), vector_shape(static_cast<std::int64_t>(of.bytes())), DType::u8};
+  }
   Tensor label_tensor(std::int64_t count) const { return {labels.data(), {count, 1, 1, 1}, DType::i32}; }
   float* nonfinite_losses() const { return parameters.memory().grad.as<float>() + parameters.elements(); }
 
@@ -107,6 +111,13 @@ Roots Executor::State::share_memory() const {
   return roots;
 }
 
+/// The task before which the compute stream waits for side task t, or the list's end.
+int Executor::State::end_of_side_task(std::size_t t) const {
+  for (std::size_t next = t + 1; next < list.tasks.size(); ++next)
+    if (list.tasks[next].stream == StreamId::side) return static_cast<int>(next);
+  return static_cast<int>(list.tasks.size()) - 1;
+}
+
 void Executor::State::plan() {
   const auto nodes = graph.nodes();
   const Roots roots = share_memory();
@@ -136,6 +147,7 @@ void Executor::State::plan() {
     const Task& task = list.tasks[t];
     const int now = static_cast<int>(t);
     if (task.kind == TaskKind::all_reduce) continue;
+    const int until = task.stream == StreamId::side ? end_of_side_task(t) : now;   // what it touches stays as it is while compute tasks go on
     const Node& node = nodes[at(task.node)];
     const Needs& need = needs[at(task.node)];
     touch_saved(task.node, now);
@@ -144,10 +156,11 @@ void Executor::State::plan() {
       touch_value(node.out, now), touch_sums(node.out, now);
       continue;
     }
+    touch_saved(task.node, until);
     if (need.keeps_input)
-      for (const int in : node.in) touch_value(in, now);
-    if (need.keeps_output) touch_value(node.out, now);
-    if (task.node + 1 < static_cast<int>(nodes.size())) touch_grad(node.out, now);
+      for (const int in : node.in) touch_value(in, until);
+    if (need.keeps_output) touch_value(node.out, until);
+    if (task.node + 1 < static_cast<int>(nodes.size())) touch_grad(node.out, now), touch_grad(node.out, until);
     for (std::size_t i = 0; i < task.grad_modes.size(); ++i)
       if (task.grad_modes[i] != GradMode::skip) touch_grad(node.in[i], now);
   }
@@ -180,7 +193,7 @@ void Executor::State::forward(int index, std::int64_t count, Mode mode) const {
   std::vector<Tensor> in_sums;
   for (const int in : node.in) in_sums.push_back(sums(in, count, mode));
   node.layer->forward({.device = context.device, .mode = mode, .in = o.in, .out = value(node.out, count), .weights = o.weights, .buffers = o.buffers,
-                       .saved = saved(index), .workspace = scratch(), .labels = label_tensor(count),
+                       .saved = saved(index), .workspace = scratch(StreamId::compute), .labels = label_tensor(count),
                        .step = static_cast<const StepState*>(step.data()), .metrics = static_cast<MetricSums*>(metrics.data()),
                        .nonfinite_losses = nonfinite_losses(),
                        .predictions = mode == Mode::evaluation ? static_cast<std::int32_t*>(predictions.data()) : nullptr,
@@ -196,7 +209,7 @@ void Executor::State::backward(const Task& task, std::int64_t count, GradMode we
   const bool is_loss = task.node + 1 == static_cast<int>(graph.nodes().size());
   const Backward b{.device = context.device, .in = o.in, .out = value(node.out, count), .grad_out = is_loss ? Tensor{} : grad(node.out, count),
                    .grad_in = grad_in, .weights = o.weights, .grad_weights = o.grad_weights, .weight_mode = weight_mode, .buffers = o.buffers,
-                   .saved = saved(task.node), .workspace = scratch(), .labels = label_tensor(count),
+                   .saved = saved(task.node), .workspace = scratch(task.stream), .labels = label_tensor(count),
                    .step = static_cast<const StepState*>(step.data()), .exchange = context.exchange};
   task.kind == TaskKind::backward_input ? node.layer->backward_input(b) : node.layer->backward_weight(b);
 }
@@ -224,17 +237,23 @@ Executor::Executor(Graph& graph, Parameters& parameters, const Context& context)
   }
   s.slice_of = slices_by_ordinal(parameters);
   s.list = training_tasks(graph, parameters, context.bucket_bytes);
+  if (context.device.is_host() || !context.overlaps)
+    for (Task& task : s.list.tasks)
+      if (task.stream == StreamId::side) task.stream = StreamId::compute;
+  for (const Task& task : s.list.tasks)
+    if (task.stream == StreamId::side) s.side_workspace_bytes = std::max(s.side_workspace_bytes, s.needs[at(task.node)].workspace_bytes);
   s.plan();
 }
 Executor::~Executor() = default;
 
-MemoryPlan Executor::memory() const { return {state_->layout.arena_bytes, state_->workspace_bytes}; }
+MemoryPlan Executor::memory() const { return {state_->layout.arena_bytes, state_->workspace_bytes + state_->side_workspace_bytes}; }
 
 void Executor::allocate() {
   State& s = *state_;
   const auto images = static_cast<std::size_t>(s.largest_batch());
   s.arena = s.context.device.allocate(s.layout.arena_bytes);
   s.workspace = s.context.device.allocate(s.workspace_bytes);
+  s.side_workspace = s.context.device.allocate(s.side_workspace_bytes);
   s.labels = s.context.device.allocate(images * sizeof(std::int32_t));
   s.predictions = s.context.device.allocate(images * sizeof(std::int32_t));
   s.step = s.context.device.allocate(sizeof(StepState));
@@ -256,12 +275,14 @@ void Executor::enqueue_training(std::int64_t count, bool is_first, bool is_last,
   if (is_first) device.zero(s.nonfinite_losses(), sizeof(float));
   if (is_first && count == 0) device.zero(s.parameters.memory().grad.data, s.parameters.memory().grad.bytes());
   const bool has_sums = is_last && s.context.comm.size() > 1;
+  bool side_runs = false;                // since the compute stream last waited for it
   for (const Task& task : s.list.tasks) {
     if (task.kind == TaskKind::all_reduce) {
       if (!has_sums) continue;
       const ProfileRange range(has_ranges ? text_of("all_reduce ", task.bucket).c_str() : nullptr);
       const Bucket& bucket = s.list.buckets[at(task.bucket)];
       device.join(task.stream, StreamId::compute);
+      if (side_runs) device.join(task.stream, StreamId::side);
       s.context.comm.all_reduce_sum(device, {s.parameters.memory().grad.as<float>() + bucket.begin, vector_shape(bucket.end - bucket.begin), DType::f32},
                                     task.stream);
       continue;
@@ -271,9 +292,18 @@ void Executor::enqueue_training(std::int64_t count, bool is_first, bool is_last,
     const Node& node = s.graph.nodes()[at(task.node)];
     const std::string label = timeline || has_ranges ? text_of(node.layer->kind(), " ", name_of(task.kind), " ", node.name) : "";
     const ProfileRange range(has_ranges ? label.c_str() : nullptr);
+    const bool is_aside = task.stream == StreamId::side;
+    if (is_aside) {
+      if (side_runs) device.join(StreamId::compute, StreamId::side);
+      device.join(StreamId::side, StreamId::compute);
+      device.use(StreamId::side);
+    }
     task.kind == TaskKind::forward ? s.forward(task.node, count, Mode::training) : s.backward(task, count, weight_mode);
+    if (is_aside) device.use(StreamId::compute), side_runs = true;
+    if (timeline && is_aside) device.join(StreamId::compute, StreamId::side);   // one after another, each with its own time
     if (timeline) timeline->mark(label);
   }
+  if (side_runs) device.join(StreamId::compute, StreamId::side);
   if (has_sums) device.join(StreamId::compute, StreamId::comm);   // a recording must not wait for a stream that is no part of it
 }
 

@@ -25,6 +25,7 @@ class Executor {
     Exchange* exchange;                  // batch norm; null: local
     DType dtype;
     std::int64_t bucket_bytes;
+    bool overlaps = true;                // gradients of weights run beside those of activations, on a GPU
   };
   /// Prepares the layers and plans; allocates nothing until allocate(), so the device may be one that plans only.
   Executor(Graph& graph, Parameters& parameters, const Context& context);

@@ -105,9 +105,9 @@ TaskList training_tasks(const Graph& graph, const Parameters& parameters, std::i
         has_grad[v] = true;
         is_needed = true;
       }
-      if (is_needed) list.tasks.push_back(std::move(task));
       if (node_is_trained[back] && !node.layer->is_normalization())
-        list.tasks.push_back({.kind = TaskKind::backward_weight, .node = static_cast<int>(back)});
+        list.tasks.push_back({.kind = TaskKind::backward_weight, .node = static_cast<int>(back), .stream = StreamId::side});
+      if (is_needed) list.tasks.push_back(std::move(task));
     }
     int finished = -1;
     for (const int ordinal : node.parameters) finished = std::max(finished, slice_of[static_cast<std::size_t>(ordinal)]);

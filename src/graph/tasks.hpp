@@ -28,7 +28,9 @@ struct Bucket {
 };
 
 struct TaskList {
-  std::vector<Task> tasks;               // an all_reduce waits for all compute tasks before it; the list's end joins both streams
+  /// A backward_weight runs on the side stream, beside what follows it: it waits for the compute tasks before it, and the compute stream for it
+  /// before the next one.  An all_reduce waits for all tasks before it; the list's end joins all streams.
+  std::vector<Task> tasks;
   std::vector<Bucket> buckets;
   std::vector<bool> needs_grad;          // one a value: something trained lies upstream of it
 };

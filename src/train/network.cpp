@@ -74,7 +74,7 @@ void Network::make_executor(const Config& config) {
     const ConvSetting convolutions{.config = config.backends, .allows_tf32 = config.precision == "tf32", .choices = is_timed ? &choices : nullptr};
     executor_ = std::make_unique<Executor>(graph_, *parameters_,
                                            Executor::Context{device_, convolutions, comm_, exchange_.get(), dtype_of(config.precision),
-                                                             static_cast<std::int64_t>(config.comm.bucket_mib * (1 << 20))});
+                                                             static_cast<std::int64_t>(config.comm.bucket_mib * (1 << 20)), config.graph.overlap});
   };
   if (!is_timed) return make();
   if (comm_.rank() == 0) {

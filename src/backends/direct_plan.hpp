@@ -1,0 +1,15 @@
+// direct_plan: lockstep's own convolutions for GPUs: 3x3, pad 1, stride 1 or 2, few channels, 16-bit, by tensor cores (sm_80 and newer).
+// A layer of a CIFAR net fits into the second-level cache and is worth 3 us; libraries made for large layers take 16 us for it (H200).
+// In: a PlanRequest.  Out: the plans that fit it, which differ in how much of the layer a block takes.
+#pragma once
+#include "backends/conv_plan.hpp"
+
+namespace lockstep {
+
+/// The promising ones, best guess first; none where the problem is of another kind, or the current GPU too old, or this build for CPUs.
+/// A plan keeps a few bytes of device memory and may be in flight once at a time.
+ConvPlans direct_plans(const PlanRequest& request, std::size_t most = 6);
+/// The plan of that name, "direct rows=8 images=1 channels=16 tile=4"; null where there is none.
+std::unique_ptr<ConvPlan> direct_plan(const PlanRequest& request, const std::string& name);
+
+}  // namespace lockstep

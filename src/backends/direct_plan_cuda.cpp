@@ -1,0 +1,90 @@
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <source_location>
+#include <utility>
+
+#include "backends/direct_kernels.hpp"
+#include "backends/direct_plan.hpp"
+
+namespace lockstep {
+namespace {
+
+void check(cudaError_t status, std::source_location site = std::source_location::current()) {
+  if (status != cudaSuccess) fail_with(exit_internal, "CUDA: ", cudaGetErrorString(status), " at ", site.file_name(), ":", site.line());
+}
+
+struct FreeTickets {
+  void operator()(unsigned* tickets) const { cudaFree(tickets); }
+};
+
+class DirectPlan final : public ConvPlan {
+ public:
+  DirectPlan(DirectWay way, bool needs_tickets) : way_(std::move(way)) {
+    if (!needs_tickets) return;
+    void* memory = nullptr;
+    check(cudaMalloc(&memory, most_tickets * sizeof(unsigned)));
+    tickets_.reset(static_cast<unsigned*>(memory));
+    check(cudaMemset(memory, 0, most_tickets * sizeof(unsigned)));
+    check(cudaStreamSynchronize(nullptr));   // other streams do not wait for this one
+  }
+  std::size_t workspace_bytes() const override { return way_.workspace_bytes; }
+  std::string name() const override { return way_.name; }
+  void run(Device& device, const PlanOperands& operands) const override { way_.start(device.native_stream(device.current()), operands, tickets_.get()); }
+
+ private:
+  DirectWay way_;
+  std::unique_ptr<unsigned, FreeTickets> tickets_;
+};
+
+/// Of the current GPU; none where it lacks the instructions.
+GpuLimits gpu_limits() {
+  int device = 0;
+  check(cudaGetDevice(&device));
+  const auto get = [&](cudaDeviceAttr attribute) {
+    int value = 0;
+    check(cudaDeviceGetAttribute(&value, attribute, device));
+    return value;
+  };
+  if (get(cudaDevAttrComputeCapabilityMajor) < 8) return {};
+  return {get(cudaDevAttrMultiProcessorCount), static_cast<std::size_t>(get(cudaDevAttrMaxSharedMemoryPerBlockOptin)),
+          static_cast<std::size_t>(get(cudaDevAttrMaxSharedMemoryPerMultiprocessor))};
+}
+
+bool is_supported(const PlanRequest& request) {
+  const ConvProblem& p = request.problem;
+  const auto is_one_of = [](std::int64_t value, std::initializer_list<std::int64_t> values) { return std::find(values.begin(), values.end(), value) != values.end(); };
+  if (p.r != 3 || p.s != 3 || p.pad != 1 || (p.stride != 1 && p.stride != 2) || (p.dtype != DType::f16 && p.dtype != DType::bf16)) return false;
+  if (p.has_bias || p.input_channels != 0 || p.n < 1 || p.h < 1 || p.w < 1) return false;
+  if (std::max({p.n, p.h, p.w}) > 1 << 20) return false;
+  if (request.sums && request.direction != ConvDirection::forward) return false;
+  if (request.adds && request.direction != ConvDirection::grad_input) return false;
+  return is_one_of(p.k, {16, 32, 64}) && (is_one_of(p.c, {16, 32, 64}) || (request.direction != ConvDirection::grad_input && is_one_of(p.c, {4, 8})));
+}
+
+/// Best guess first.
+std::vector<DirectWay> ways_of(const PlanRequest& request) {
+  const GpuLimits limits = gpu_limits();
+  if (!is_supported(request) || limits.multiprocessors == 0) return {};
+  std::vector<DirectWay> ways = request.direction == ConvDirection::grad_weight ? direct_grad_weight_ways(request, limits) : direct_spatial_ways(request, limits);
+  std::erase_if(ways, [&](const DirectWay& way) { return way.workspace_bytes > request.most_workspace; });
+  std::stable_sort(ways.begin(), ways.end(), [](const DirectWay& a, const DirectWay& b) { return a.cost < b.cost; });
+  return ways;
+}
+
+}  // namespace
+
+ConvPlans direct_plans(const PlanRequest& request, std::size_t most) {
+  ConvPlans plans;
+  for (DirectWay& way : ways_of(request))
+    if (plans.size() < most) plans.push_back(std::make_unique<DirectPlan>(std::move(way), request.sums));
+  return plans;
+}
+
+std::unique_ptr<ConvPlan> direct_plan(const PlanRequest& request, const std::string& name) {
+  for (DirectWay& way : ways_of(request))
+    if (way.name == name) return std::make_unique<DirectPlan>(std::move(way), request.sums);
+  return nullptr;
+}
+
+}  // namespace lockstep
