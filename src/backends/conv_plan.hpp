@@ -23,7 +23,7 @@ struct PlanRequest {
 /// forward: x, weight -> y (and sums).  grad_input: grad_x, weight <- y.  grad_weight: x, grad_weight <- y.
 struct PlanOperands {
   void *x = nullptr, *weight = nullptr, *y = nullptr;
-  float* sums = nullptr;                 // [2, k]: of y over all pixels of all images, and of its square
+  float* sums = nullptr;                 // [sum_parts, 2, k]: of y over the pixels of a part of the images, and of its square; the parts make up all
   void* workspace = nullptr;             // 256-byte aligned
 };
 
@@ -31,6 +31,8 @@ class ConvPlan {
  public:
   virtual ~ConvPlan() = default;
   virtual std::size_t workspace_bytes() const = 0;
+  /// How many partial sums a forward with sums leaves: the reader adds them, in order.
+  virtual std::int64_t sum_parts() const { return 1; }
   /// Equal on every start, without tabs: cuDNN's engine and knobs, "62 3=1 17=4", or "direct ...".
   virtual std::string name() const = 0;
   /// Whether all sums are of f32; others are taken only where their result shows no difference.
