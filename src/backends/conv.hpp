@@ -40,7 +40,7 @@ struct ConvArguments {
   Tensor x{}, weight{}, bias{}, y{};                        // forward reads x, weight, bias and writes y
   Tensor grad_y{}, grad_x{}, grad_weight{}, grad_bias{};    // grad_weight and grad_bias: f32; either may be empty
   GradMode mode = GradMode::write;                          // of grad_x, or of grad_weight and grad_bias
-  Tensor sums{};                                            // f32 [2, k], forward: of y over n, p, q and of its square; empty: not wanted
+  Tensor sums{};                                            // f32 [parts, 2, k], forward: of y over n, p, q and of its square; empty: not wanted
   Tensor workspace{};                                       // u8, at least workspace_bytes()
 };
 
@@ -50,8 +50,8 @@ class ConvOp {
   virtual const ConvProblem& problem() const = 0;
   /// Largest scratch of the three calls for batches up to problem().n.
   virtual std::size_t workspace_bytes() const = 0;
-  /// Whether forward of so many images can write sums, and does so faster than another pass over y would.
-  virtual bool offers_sums(std::int64_t batch) { return (void)batch, false; }
+  /// Parts of the sums that forward of so many images writes; 0: it does not, or another pass over y would be faster.
+  virtual std::int64_t sum_parts(std::int64_t batch) { return (void)batch, 0; }
   virtual void forward(Device& device, const ConvArguments& a) = 0;
   virtual void grad_input(Device& device, const ConvArguments& a) = 0;    // grad_x from grad_y and weight; mode write or add
   virtual void grad_weight(Device& device, const ConvArguments& a) = 0;   // grad_weight, grad_bias from x and grad_y; mode write or add

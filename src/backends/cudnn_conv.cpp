@@ -44,11 +44,12 @@ void conv_accumulate_narrow(const Device& device, const T* from, float* to, std:
   });
 }
 
-/// Small numbers of both signs: kernels that are timed on zeros draw less power and run faster than in training.
+/// Small numbers of both signs, as if drawn: kernels that are timed on zeros draw less power and run faster than in training.
 template <class T>
 void conv_fill(const Device& device, T* to, std::int64_t count) {
   Kokkos::parallel_for("conv.fill", range(device, count), KOKKOS_LAMBDA(std::int64_t i) {
-    const auto bits = static_cast<std::uint32_t>(i) * 2654435761u;
+    auto bits = static_cast<std::uint32_t>(i);
+    for (int round = 0; round < 2; ++round) bits = (bits ^ bits >> 16) * 0x45d9f3bu;
     to[i] = T(static_cast<float>(static_cast<std::int32_t>(bits >> 20) - 2048) * 0x1p-12f);
   });
 }
@@ -100,7 +101,11 @@ class CudnnConv final : public ConvOp {
 
   const ConvProblem& problem() const override { return problem_; }
   std::size_t workspace_bytes() const override { return std::max(scratch_offset() + scratch_bytes(), portable_->workspace_bytes()); }
-  bool offers_sums(std::int64_t batch) override { return cudnn_ && find(ConvDirection::forward, problem_.n, Form::sums) && find(ConvDirection::forward, batch, Form::sums); }
+  std::int64_t sum_parts(std::int64_t batch) override {
+    if (!cudnn_ || !find(ConvDirection::forward, problem_.n, Form::sums)) return 0;
+    const ConvPlan* plan = find(ConvDirection::forward, batch, Form::sums);
+    return plan ? plan->sum_parts() : 0;
+  }
 
   void forward(Device& device, const ConvArguments& a) override {
     const std::int64_t batch = checked_batch(*this, a);
@@ -238,7 +243,9 @@ class CudnnConv final : public ConvOp {
       return memory;
     };
     const Allocation x = filled(problem_.input()), weight = filled(stored(problem_.n).weight()), y = filled(problem_.output());
-    const Allocation sums = device.allocate(static_cast<std::size_t>(2 * problem_.k) * sizeof(float)), workspace = device.allocate(workspace_bytes);
+    std::int64_t parts = 1;
+    for (const ConvPlan* plan : plans) parts = std::max(parts, plan->sum_parts());
+    const Allocation sums = device.allocate(static_cast<std::size_t>(parts * 2 * problem_.k) * sizeof(float)), workspace = device.allocate(workspace_bytes);
     const PlanOperands operands{.x = x.data(), .weight = weight.data(), .y = y.data(), .sums = static_cast<float*>(sums.data()), .workspace = workspace.data()};
     // cuDNN names its favourites first.  Engines for any problem come last, and may take seconds where the others take a millisecond.
     constexpr double hopeless_ratio = 4, most_seconds = 0.1;

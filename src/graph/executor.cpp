@@ -36,6 +36,7 @@ struct Executor::State {
   std::vector<Needs> needs;
   std::vector<int> slice_of;
   std::vector<int> sums_from;            // the node that may write each value's sums for the one that reads it; -1: nobody takes them
+  std::vector<std::int64_t> most_parts;  // of each value's sums
   Layout layout;
   std::size_t workspace_bytes = 0, side_workspace_bytes = 0;
   Allocation arena, workspace, side_workspace, labels, step, metrics, predictions;
@@ -66,8 +67,10 @@ struct Executor::State {
   Tensor saved(int node) const { return in_arena(layout.saved[at(node)], vector_shape(static_cast<std::int64_t>(needs[at(node)].saved_bytes)), DType::u8); }
   /// Of a value whose sums one layer takes and another writes for so many images; else empty.
   Tensor sums(int v, std::int64_t count, Mode mode) const {
-    if (mode != Mode::training || count == 0 || sums_from[at(v)] < 0 || !graph.nodes()[at(sums_from[at(v)])].layer->offers_sums(count)) return {};
-    return in_arena(layout.sums[at(v)], vector_shape(2 * graph.shape(v).c), DType::f32);
+    if (mode != Mode::training || count == 0 || sums_from[at(v)] < 0) return {};
+    const std::int64_t parts = graph.nodes()[at(sums_from[at(v)])].layer->sum_parts(count);
+    if (parts == 0 || parts > most_parts[at(v)]) return {};
+    return in_arena(layout.sums[at(v)], vector_shape(parts * 2 * graph.shape(v).c), DType::f32);
   }
   Tensor scratch(StreamId stream) const {
     const Allocation& of = stream == StreamId::side ? side_workspace : workspace;
@@ -122,11 +125,14 @@ void Executor::State::plan() {
   const auto nodes = graph.nodes();
   const Roots roots = share_memory();
   const auto values = at(graph.value_count());
-  sums_from.assign(values, -1);
+  sums_from.assign(values, -1), most_parts.assign(values, 0);
   for (const Node& taker : nodes)
     for (std::size_t input = 0; input < taker.in.size(); ++input)
       for (std::size_t i = 0; i < nodes.size() && taker.layer->takes_sums(input); ++i)
-        if (nodes[i].out == taker.in[input] && nodes[i].layer->offers_sums(largest_batch())) sums_from[at(nodes[i].out)] = static_cast<int>(i);
+        if (nodes[i].out == taker.in[input] && nodes[i].layer->sum_parts(largest_batch()) > 0) {
+          sums_from[at(nodes[i].out)] = static_cast<int>(i);
+          most_parts[at(nodes[i].out)] = nodes[i].layer->sum_parts(largest_batch());
+        }
   std::vector<Lifetime> times(3 * values + nodes.size(), Lifetime{0, -1, -1});
   const auto touch = [&](std::size_t tensor, std::size_t bytes, int task) {
     Lifetime& t = times[tensor];
@@ -139,7 +145,7 @@ void Executor::State::plan() {
   const auto touch_saved = [&](int node, int task) { touch(2 * values + at(node), needs[at(node)].saved_bytes, task); };
 
   const auto touch_sums = [&](int v, int task) {
-    if (sums_from[at(v)] >= 0) touch(2 * values + nodes.size() + at(v), at(static_cast<int>(2 * graph.shape(v).c)) * sizeof(float), task);
+    if (sums_from[at(v)] >= 0) touch(2 * values + nodes.size() + at(v), static_cast<std::size_t>(most_parts[at(v)] * 2 * graph.shape(v).c) * sizeof(float), task);
   };
 
   touch_value(0, 0);

@@ -57,7 +57,7 @@ struct Forward {
   float* nonfinite_losses;               // device memory; the loss adds 1 for each image whose loss is not finite (training)
   std::int32_t* predictions;             // device memory [n], evaluation only, else null: the predicted class of each image
   Exchange* exchange;                    // null: statistics of this rank alone
-  std::span<const Tensor> in_sums{};     // f32 [2, c] one an input: of it over its pixels and of its square; empty: not there
+  std::span<const Tensor> in_sums{};     // f32 [parts, 2, c] one an input: of it over its pixels and of its square; empty: not there
   Tensor out_sums{};                     // the same of out; empty: not wanted
 };
 
@@ -104,8 +104,9 @@ class Layer {
   /// Channels that in[0] had best be stored with, those beyond its own zero; asked of the layer that alone reads the network's input.
   virtual std::int64_t input_channels(const ConvSetting& setting, DType dtype, Shapes in) const { return (void)setting, (void)dtype, in[0].c; }
   virtual Needs needs(DType dtype, Shapes in) const = 0;
-  /// Whether training's forward of so many images writes Forward::out_sums where asked; whether it would take an input's rather than read it once more.
-  virtual bool offers_sums(std::int64_t images) const { return (void)images, false; }
+  /// Parts of Forward::out_sums that training's forward of so many images writes where asked; 0: none.  And whether it would take an input's sums
+  /// rather than read it once more.
+  virtual std::int64_t sum_parts(std::int64_t images) const { return (void)images, 0; }
   virtual bool takes_sums(std::size_t input) const { return (void)input, false; }
   virtual void forward(const Forward& f) = 0;
   /// Gradients of the inputs.  A layer with a joint pass (batch norm) writes grad_weights here too and leaves backward_weight empty.

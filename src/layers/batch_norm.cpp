@@ -9,14 +9,6 @@ void batch_norm_finish_exchanged(const Device& device, const ForwardEnd& end) {
   Kokkos::parallel_for("batch_norm.finish", range(device, end.c), KOKKOS_LAMBDA(std::int64_t i) { end.finish_exchanged(i); });
 }
 
-/// Forward's end from sums of x and of its square.
-void batch_norm_take_sums(const Device& device, const float* sums, const float* center, const ForwardEnd& end) {
-  Kokkos::parallel_for("batch_norm.take_sums", range(device, end.c), KOKKOS_LAMBDA(std::int64_t i) {
-    const double rows = static_cast<double>(end.rows), k = center[i], sum = sums[i], squares = sums[end.c + i];
-    end.take(i, sum - rows * k, squares - 2 * k * sum + rows * k * k);
-  });
-}
-
 void batch_norm_average(const Device& device, const BackwardEnd& end) {
   Kokkos::parallel_for("batch_norm.average", range(device, end.c), KOKKOS_LAMBDA(std::int64_t i) { end.average(i); });
 }
@@ -45,7 +37,7 @@ void batch_norm_statistics(const Forward& f, std::size_t which, const BatchNormO
   const ForwardEnd end = forward_end(f, which, options, state, totals);
   const Tensor sums = which < f.in_sums.size() ? f.in_sums[which] : Tensor{};
   if (f.mode != Mode::training || uses_running) batch_norm_running(f.device, end.c, options.epsilon, end.running_mean, end.running_var, state.mean, state.inv_std);
-  else if (sums) batch_norm_take_sums(f.device, sums.as<float>(), end.running_mean, end);
+  else if (sums) batch_norm_take_sums(f.device, sums, {end, end.running_mean});
   else batch_norm_sums(f.device, f.in[which], end.running_mean, partial, end);
 }
 
@@ -85,13 +77,13 @@ void grad_apply(const Backward& b, const BatchNormVectors& v, Tensor grad_out, c
 }  // namespace
 
 std::string BatchNorm::kind() const {
-  return std::string("batch_norm") + (has_residual_ ? "+add" : "") + (has_relu_ ? "+relu" : "") + (pool_ ? "+max_pool" : "");
+  return std::string("batch_norm") + (has_residual_ ? "+add" : "") + (has_relu_ ? "+relu" : "") + (has_pool_ ? "+max_pool" : "");
 }
 
 Shape BatchNorm::output(Shapes in) const {
   require(in[0].c == channels_, "batch_norm: an input of ", in[0].c, " channels does not fit ", channels_, " scales");
   if (has_residual_) require(in[1] == in[0], "batch_norm + add: ", text(in[0]), " and ", text(in[1]), " differ");
-  return pool_ ? pool_->output(in[0]) : in[0];
+  return has_pool_ ? stem_window.output(in[0]) : in[0];
 }
 
 std::vector<ParameterSpec> BatchNorm::parameters() const {
@@ -107,18 +99,18 @@ std::vector<BufferSpec> BatchNorm::buffers() const {
 }
 
 Needs BatchNorm::needs(DType dtype, Shapes in) const {
-  const Layout layout{channels_, pool_ ? pool_->output(in[0]) : Shape{0, 0, 0, 0}};
+  const Layout layout{channels_, has_pool_ ? stem_window.output(in[0]) : Shape{0, 0, 0, 0}};
   const bool keeps_mask = has_relu_ && has_residual_, has_bits = keeps_mask && has_mask_bits(dtype, channels_);
   std::size_t saved = layout.state();
   if (has_bits) saved += mask_bits_bytes(in[0], dtype);
-  if (pool_) saved += layout.argmax() + static_cast<std::size_t>(layout.pooled.size()) * size_of(dtype);
+  if (has_pool_) saved += layout.argmax() + static_cast<std::size_t>(layout.pooled.size()) * size_of(dtype);
   return {.keeps_input = true, .keeps_output = keeps_mask && !has_bits, .saved_bytes = saved,
-          .workspace_bytes = static_cast<std::size_t>(layout.totals() + batch_norm_partials(in[0], dtype, 2)) * sizeof(float) + layout.state(), .grad_over_grad = !pool_};
+          .workspace_bytes = static_cast<std::size_t>(layout.totals() + batch_norm_partials(in[0], dtype, 2)) * sizeof(float) + layout.state(), .grad_over_grad = !has_pool_};
 }
 
 void BatchNorm::forward(const Forward& f) {
   const bool is_training = f.mode == Mode::training;
-  const Layout layout{channels_, pool_ ? f.out.shape : Shape{0, 0, 0, 0}};
+  const Layout layout{channels_, has_pool_ ? f.out.shape : Shape{0, 0, 0, 0}};
   float* const totals = f.workspace.as<float>();
   const BatchNormState state(channels_, is_training ? f.saved.data : totals + layout.totals());
   batch_norm_statistics(f, 0, options_, uses_running_, state, totals, layout.partial(f.workspace));
@@ -127,7 +119,7 @@ void BatchNorm::forward(const Forward& f) {
     batch_norm_finish(f, 0, options_, state, totals);
   }
   const BatchNormVectors v{state.mean, state.inv_std, f.weights[0].as<float>(), f.weights[1].as<float>()};
-  if (pool_) return batch_norm_pool_apply(f.device, f.in[0], f.out, *pool_, v, layout.pool(is_training ? f.saved : Tensor{}));
+  if (has_pool_) return batch_norm_pool_apply(f.device, f.in[0], f.out, v, layout.pool(is_training ? f.saved : Tensor{}));
   std::uint8_t* const bits = is_training && has_residual_ && has_relu_ && has_mask_bits(f.in[0].dtype, channels_) ? layout.bits(f.saved) : nullptr;
   dispatch(f.in[0].dtype, [&]<class T>(T) {
     if (has_residual_) has_relu_ ? apply<T, true, true>(f, v, bits) : apply<T, true, false>(f, v, bits);
@@ -136,7 +128,7 @@ void BatchNorm::forward(const Forward& f) {
 }
 
 void BatchNorm::backward_input(const Backward& b) {
-  const Layout layout{channels_, pool_ ? b.grad_out.shape : Shape{0, 0, 0, 0}};
+  const Layout layout{channels_, has_pool_ ? b.grad_out.shape : Shape{0, 0, 0, 0}};
   float* const totals = b.workspace.as<float>();
   const BatchNormState state(channels_, b.saved.data);
   const BatchNormVectors v{state.mean, state.inv_std, b.weights[0].as<float>(), b.weights[1].as<float>()};
@@ -150,7 +142,7 @@ void BatchNorm::backward_input(const Backward& b) {
   if (trains || needs_means || (residual && residual->mode != GradMode::skip)) {
     GradSumArguments sums{.x = b.in[0], .grad_out = b.grad_out, .mask = mask, .mask_source = mask_source, .residual = {}, .adds_residual = false, .vectors = v};
     if (residual && residual->mode != GradMode::skip) sums.residual = residual->tensor, sums.adds_residual = residual->mode == GradMode::add;
-    if (pool_) sums.x = {layout.pool(b.saved).largest, b.grad_out.shape, b.in[0].dtype};   // where windows' gradients go
+    if (has_pool_) sums.x = {layout.pool(b.saved).largest, b.grad_out.shape, b.in[0].dtype};   // where windows' gradients go
     const BackwardEnd end{.is_local = !b.exchange, .c = channels_, .inv_std = state.inv_std, .inverse_count = state.inverse_count,
                           .grad_weight = b.grad_weights[0].as<float>(), .grad_bias = b.grad_weights[1].as<float>(), .adds = b.weight_mode == GradMode::add,
                           .totals = totals};
@@ -162,7 +154,7 @@ void BatchNorm::backward_input(const Backward& b) {
   }
   if (!passes_on) return;
   const float* means = needs_means ? totals : nullptr;
-  if (pool_) return batch_norm_pool_grad_apply(b.device, b.in[0], b.grad_out, b.grad_in[0], *pool_, v, means, layout.pool(b.saved));
+  if (has_pool_) return batch_norm_pool_grad_apply(b.device, b.in[0], b.grad_out, b.grad_in[0], v, means, layout.pool(b.saved));
   // The residual's gradient, when it was written and not added to, is grad_out under the mask: the mask need not be read again.
   const bool is_masked = residual && residual->mode == GradMode::write;
   const Tensor grad_out = is_masked ? residual->tensor : b.grad_out;

@@ -1,10 +1,7 @@
 // batch_norm: the layer's class, for fusion, which may give it an addition, a relu and a max pool.  Kernels: batch_norm_kernels.hpp.
 #pragma once
-#include <optional>
-
 #include "layers/batch_norm_kernels.hpp"
 #include "layers/layers.hpp"
-#include "layers/pool.hpp"
 
 namespace lockstep {
 
@@ -34,13 +31,12 @@ class BatchNorm final : public Layer {
 
   void fuse_add() { has_residual_ = true; }   // the node gets a second input
   void fuse_relu() { has_relu_ = true; }
-  void fuse_pool(const PoolWindow& window) { pool_ = window; }   // with a relu, without an addition
+  void fuse_pool() { has_pool_ = true; }      // stem_window's; with a relu, without an addition
 
  private:
   std::int64_t channels_;
   BatchNormOptions options_;
-  bool has_residual_ = false, has_relu_ = false, uses_running_ = false;
-  std::optional<PoolWindow> pool_;
+  bool has_residual_ = false, has_relu_ = false, has_pool_ = false, uses_running_ = false;
 };
 
 /// What the forms of batch norm share.

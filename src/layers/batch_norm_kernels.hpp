@@ -77,6 +77,17 @@ struct ForwardEnd {
   }
 };
 
+/// From sums of x and of its square.
+struct RawForwardEnd {
+  ForwardEnd end;
+  const float* center;
+  static constexpr int count = 2;
+  LOCKSTEP_FUNCTION void operator()(std::int64_t i, const double* sums) const {
+    const double rows = static_cast<double>(end.rows), k = center[i];
+    end.take(i, sums[0] - rows * k, sums[1] - 2 * k * sums[0] + rows * k * k);
+  }
+};
+
 /// What becomes of backward's two sums of one channel, of g and of g * (x - mean): this rank's gradients of weight and bias, and in totals the
 /// group's means of g and of g * xhat, or for an exchange the sums.
 struct BackwardEnd {

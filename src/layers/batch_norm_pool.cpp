@@ -1,53 +1,72 @@
 #include "layers/batch_norm_pool.hpp"
 
-#include "layers/pool_windows.hpp"
-
 namespace lockstep {
 
-/// The largest normalized value met, its place and what it was made of.  As max_pool: the first of equals; a NaN wins.
-template <int width>
-struct LargestOf {
-  Lanes<width> value, place, x;
-  LOCKSTEP_FUNCTION explicit LargestOf(int first_place) : value(zeros<width>()), place(value), x(value) {
-    for (int p = 0; p < value.parts; ++p) value.v[p] -= Kokkos::Experimental::infinity_v<float>, place.v[p] += static_cast<float>(first_place);
-  }
-  LOCKSTEP_FUNCTION void meet(const Lanes<width>& z, const Lanes<width>& of, int at) {
-    const Lanes<width> zero = zeros<width>();
-    for (int p = 0; p < value.parts; ++p) {
-      const auto wins = (z.v[p] > value.v[p]) | (z.v[p] != z.v[p]);
-      value.v[p] = wins ? z.v[p] : value.v[p];
-      place.v[p] = wins ? zero.v[p] + static_cast<float>(at) : place.v[p];
-      x.v[p] = wins ? of.v[p] : x.v[p];
-    }
+/// The stem's windows: 3x3, stride 2, pad 1, of an image [h, w] into [p, q].  A work item takes the 2x2 pixels of x from (2i, 2j) on in backward: the
+/// windows that hold them are (i, j) and its neighbours below and to the right, whose places 0 to 8 are known when this is compiled.
+struct StemWindows {
+  int h, w, p, q;
+  std::int64_t c;
+  /// x of pixel (row, column) of image n is at image(n, h, w) + (row * w + column) * c.
+  LOCKSTEP_FUNCTION std::int64_t image(std::int64_t n, int height, int width) const { return n * height * width * c; }
+  LOCKSTEP_FUNCTION std::int64_t pixel(int row, int column, int width) const { return static_cast<std::int64_t>(row * width + column) * c; }
+};
+StemWindows windows_of(const Shape& x, const Shape& y) {
+  const auto i = [](std::int64_t v) { return static_cast<int>(v); };
+  return {i(x.h), i(x.w), i(y.h), i(y.w), x.c};
+}
+/// A window's image, row and column.
+struct WindowAt {
+  std::int64_t n;
+  int i, j;
+  LOCKSTEP_FUNCTION WindowAt(std::int64_t index, const StemWindows& g) {
+    const std::int64_t row = quotient(index, g.q);
+    n = quotient(row, g.p), i = static_cast<int>(row - n * g.p), j = static_cast<int>(index - row * g.q);
   }
 };
+
+/// -1, 0, 1: relu's input rises or falls with x.
+template <int width>
+LOCKSTEP_FUNCTION Lanes<width> sign(const Lanes<width>& a) {
+  const Lanes<width> zero = zeros<width>();
+  Lanes<width> one, r;
+  for (int p = 0; p < r.parts; ++p) one.v[p] = zero.v[p] + 1.f, r.v[p] = (a.v[p] > zero.v[p] ? one.v[p] : zero.v[p]) - (a.v[p] < zero.v[p] ? one.v[p] : zero.v[p]);
+  return r;
+}
 
 template <class T>
 struct BatchNormPoolApply {
   using Element = T;
   const T* x;
-  T* y;
-  T* largest;
+  T *y, *largest;
   std::uint8_t* argmax;
   BatchNormVectors vectors;
-  Windows g;
+  StemWindows g;
 
   template <int width>
   LOCKSTEP_FUNCTION void run(std::int64_t begin, std::int64_t end, std::int64_t, std::int64_t channel) const {
     const BlockVectors<width> v(vectors, channel);
-    Pixel o(begin, g.p, g.q);
-    for (std::int64_t pixel = begin; pixel < end; ++pixel, o.advance()) {
-      const Extent rows = places_inside(g, o.y, g.h), columns = places_inside(g, o.x, g.w);
-      LargestOf<width> best(rows.first * g.kernel + columns.first);
-      for (int r = rows.first; r < rows.end; ++r)
-        for (int s = columns.first; s < columns.end; ++s) {
-          const std::int64_t h = o.y * g.stride - g.pad + r, w = o.x * g.stride - g.pad + s;
-          const Lanes<width> in = load<width>(x + ((o.n * g.h + h) * g.w + w) * g.c + channel);
-          best.meet((in - v.mean) * v.scale + v.bias, in, r * g.kernel + s);
+    const Lanes<width> direction = sign(v.scale), zero = zeros<width>();
+    for (std::int64_t window = begin; window < end; ++window) {
+      const WindowAt at(window, g);
+      const T* image = x + g.image(at.n, g.h, g.w) + channel;
+      // As max_pool of relu's output, to rounding: the first of equals; a NaN wins.  x where the largest is, rather than that, decides.
+      Lanes<width> best = zero, best_x = zero, place = zero;
+      for (int p = 0; p < best.parts; ++p) best.v[p] -= Kokkos::Experimental::infinity_v<float>;
+      for (int r = at.i == 0 ? 1 : 0; r < 3 && 2 * at.i - 1 + r < g.h; ++r)
+        for (int s = at.j == 0 ? 1 : 0; s < 3 && 2 * at.j - 1 + s < g.w; ++s) {
+          const Lanes<width> in = load<width>(image + g.pixel(2 * at.i - 1 + r, 2 * at.j - 1 + s, g.w)), key = in * direction;
+          const float here = static_cast<float>(3 * r + s);
+          for (int p = 0; p < key.parts; ++p) {
+            const auto wins = (key.v[p] > best.v[p]) | (key.v[p] != key.v[p]);
+            best.v[p] = wins ? key.v[p] : best.v[p];
+            best_x.v[p] = wins ? in.v[p] : best_x.v[p];
+            place.v[p] = wins ? zero.v[p] + here : place.v[p];
+          }
         }
-      const std::int64_t out = pixel * g.c + channel;
-      store(y + out, positive_part(best.value));
-      if (argmax) store(argmax + out, best.place), store(largest + out, best.x);
+      const std::int64_t out = window * g.c + channel;
+      store(y + out, positive_part((best_x - v.mean) * v.scale + v.bias));
+      if (argmax) store(argmax + out, place), store(largest + out, best_x);
     }
   }
 };
@@ -61,44 +80,55 @@ struct BatchNormPoolGradApply {
   bool adds;
   BatchNormVectors vectors;
   const float* means;
-  Windows g;
+  StemWindows g;
 
   template <int width>
   LOCKSTEP_FUNCTION void run(std::int64_t begin, std::int64_t end, std::int64_t, std::int64_t channel) const {
     const BlockVectors<width> v(vectors, channel);
     const Lanes<width> constant = means ? load<width>(means + channel) : zeros<width>();
     const Lanes<width> slope = means ? load<width>(means + g.c + channel) * load<width>(vectors.inv_std + channel) : zeros<width>();
-    Pixel i(begin, g.h, g.w);
-    for (std::int64_t pixel = begin; pixel < end; ++pixel, i.advance()) {
-      const Extent rows = windows_around(g, i.y, g.p), columns = windows_around(g, i.x, g.q);
-      Lanes<width> sum = zeros<width>();
-      for (int p = rows.first; p < rows.end; ++p)
-        for (int q = columns.first; q < columns.end; ++q) {
-          const std::int64_t from = ((i.n * g.p + p) * g.q + q) * g.c + channel;
-          const int place = (i.y + g.pad - p * g.stride) * g.kernel + i.x + g.pad - q * g.stride;
-          sum = sum + where_equal(argmax + from, static_cast<std::uint8_t>(place), load<width>(grad_y + from));
-        }
-      const std::int64_t at = pixel * g.c + channel;
-      const Lanes<width> centered = load_last<width>(x + at) - v.mean, gradient = where_positive(centered * v.scale + v.bias, sum);
-      const Lanes<width> d = (gradient - constant - centered * slope) * v.scale;
-      store(grad_x + at, adds ? load<width>(grad_x + at) + d : d);
+    for (std::int64_t window = begin; window < end; ++window) {
+      const WindowAt at(window, g);
+      const bool has_below = at.i + 1 < g.p, has_right = at.j + 1 < g.q;
+      const std::int64_t here = window * g.c + channel, below = here + g.q * g.c;
+      Lanes<width> grad[2][2];
+      grad[0][0] = load<width>(grad_y + here);
+      grad[0][1] = has_right ? load<width>(grad_y + here + g.c) : zeros<width>();
+      grad[1][0] = has_below ? load<width>(grad_y + below) : zeros<width>();
+      grad[1][1] = has_below && has_right ? load<width>(grad_y + below + g.c) : zeros<width>();
+      const auto from = [&](int i, int j, int place) {   // what window (at.i + i, at.j + j), which exists or has no gradient, sends to its place
+        const bool exists = (i == 0 || has_below) && (j == 0 || has_right);
+        return where_equal(argmax + (exists ? (i == 0 ? here : below) + j * g.c : here), static_cast<std::uint8_t>(place), grad[i][j]);
+      };
+      const std::int64_t image = g.image(at.n, g.h, g.w) + channel;
+      const auto finish = [&](int row, int column, const Lanes<width>& sum) {
+        if (2 * at.i + row >= g.h || 2 * at.j + column >= g.w) return;
+        const std::int64_t to = image + g.pixel(2 * at.i + row, 2 * at.j + column, g.w);
+        const Lanes<width> centered = load_last<width>(x + to) - v.mean, gradient = where_positive(centered * v.scale + v.bias, sum);
+        const Lanes<width> d = (gradient - constant - centered * slope) * v.scale;
+        store(grad_x + to, adds ? load<width>(grad_x + to) + d : d);
+      };
+      finish(0, 0, from(0, 0, 4));
+      finish(0, 1, from(0, 0, 5) + from(0, 1, 3));
+      finish(1, 0, from(0, 0, 7) + from(1, 0, 1));
+      finish(1, 1, from(0, 0, 8) + from(0, 1, 6) + from(1, 0, 2) + from(1, 1, 0));
     }
   }
 };
 
-void batch_norm_pool_apply(const Device& device, Tensor x, Tensor y, const PoolWindow& window, const BatchNormVectors& vectors, const PoolSaved& saved) {
+void batch_norm_pool_apply(const Device& device, Tensor x, Tensor y, const BatchNormVectors& vectors, const PoolSaved& saved) {
   dispatch(x.dtype, [&]<class T>(T) {
-    for_each_block("batch_norm_pool.apply", device, cut_pixels(y.shape),
-                   BatchNormPoolApply<T>{x.as<T>(), y.as<T>(), static_cast<T*>(saved.largest), saved.argmax, vectors, windows_of(x.shape, y.shape, window)}, Walk::backwards);
+    for_each_block("batch_norm_pool.apply", device, cut_rows(y.shape, runs_on_host ? few_rows : 1),
+                   BatchNormPoolApply<T>{x.as<T>(), y.as<T>(), static_cast<T*>(saved.largest), saved.argmax, vectors, windows_of(x.shape, y.shape)}, Walk::backwards);
   });
 }
 
-void batch_norm_pool_grad_apply(const Device& device, Tensor x, Tensor grad_y, const GradIn& grad_x, const PoolWindow& window, const BatchNormVectors& vectors,
-                                const float* means, const PoolSaved& saved) {
+void batch_norm_pool_grad_apply(const Device& device, Tensor x, Tensor grad_y, const GradIn& grad_x, const BatchNormVectors& vectors, const float* means,
+                                const PoolSaved& saved) {
   dispatch(x.dtype, [&]<class T>(T) {
-    for_each_block("batch_norm_pool.grad_apply", device, cut_pixels(x.shape),
+    for_each_block("batch_norm_pool.grad_apply", device, cut_rows(grad_y.shape, runs_on_host ? few_rows : 1),
                    BatchNormPoolGradApply<T>{x.as<T>(), grad_y.as<T>(), saved.argmax, grad_x.tensor.as<T>(), grad_x.mode == GradMode::add, vectors, means,
-                                             windows_of(x.shape, grad_y.shape, window)});
+                                             windows_of(x.shape, grad_y.shape)});
   });
 }
 

@@ -12,12 +12,15 @@ struct PoolSaved {
   void* largest = nullptr;               // of x's dtype
 };
 
+/// The windows it is made for: 3x3, stride 2, pad 1, a ResNet stem's.
+constexpr PoolWindow stem_window{.kernel = 3, .stride = 2, .pad = 1};
+
 /// y [n, p, q, c] = the largest of relu((x - mean) * inv_std * weight + bias) in each window of x [n, h, w, c].
-void batch_norm_pool_apply(const Device& device, Tensor x, Tensor y, const PoolWindow& window, const BatchNormVectors& vectors, const PoolSaved& saved);
+void batch_norm_pool_apply(const Device& device, Tensor x, Tensor y, const BatchNormVectors& vectors, const PoolSaved& saved);
 
 /// grad_x = weight * inv_std * (g - mean_grad - xhat * mean_grad_xhat), where g is grad_y [n, p, q, c] at the pixels that were largest, under
 /// the relu's mask; or += that.  means: f32 [2, c], or null: statistics are constants.
-void batch_norm_pool_grad_apply(const Device& device, Tensor x, Tensor grad_y, const GradIn& grad_x, const PoolWindow& window, const BatchNormVectors& vectors,
-                                const float* means, const PoolSaved& saved);
+void batch_norm_pool_grad_apply(const Device& device, Tensor x, Tensor grad_y, const GradIn& grad_x, const BatchNormVectors& vectors, const float* means,
+                                const PoolSaved& saved);
 
 }  // namespace lockstep

@@ -12,6 +12,9 @@ std::int64_t batch_norm_partials(const Shape& x, DType dtype, int sums);
 /// end(channel, {sum of x - center, sum of its square}) for each channel.
 void batch_norm_sums(const Device& device, Tensor x, const float* center, float* partial, const ForwardEnd& end);
 
+/// The same from sums that another layer took, f32 [parts, 2, c]: of x and of its square.
+void batch_norm_take_sums(const Device& device, Tensor sums, const RawForwardEnd& end);
+
 /// What backward sums: g and g * (x - mean), where g is grad_out under the relu's mask.  residual = g or += g on the way.
 struct GradSumArguments {
   Tensor x, grad_out;

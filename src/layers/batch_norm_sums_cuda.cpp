@@ -1,8 +1,6 @@
 // batch_norm_sums on a GPU: plain CUDA, because a range of Kokkos has no shared memory, and its thousand partial sums a channel, added by one
 // thread, took 40 of the 93 ms of a ResNet-50 step (batch 256, fp16, H200, 2026-11-30).
 // A block sums every n-th row of up to 32 packets of channels, its threads' sums meet in shared memory, and a second kernel adds the blocks'.
-#include <cuda_runtime.h>
-
 #include <algorithm>
 
 #include "layers/batch_norm_sums.hpp"
@@ -11,10 +9,6 @@ namespace lockstep {
 namespace {
 
 constexpr int block_threads = 256, most_columns = 32, most_blocks = 1056, fewest_rows = 4;   // blocks: 8 for each of an H200's multiprocessors
-
-void check_launch() {
-  if (const cudaError_t status = cudaGetLastError(); status != cudaSuccess) fail_with(exit_internal, "CUDA: batch norm: ", cudaGetErrorString(status));
-}
 
 /// How [rows, c] is cut: x, y threads of a block are packets of a row and rows; blocks.x take turns on rows, blocks.y divide the channels.
 struct Launch {
@@ -30,8 +24,6 @@ Launch launch_for(const Shape& x, int width) {
 
 template <class T>
 int width_for(std::int64_t c) { return c % lane_width<T> == 0 ? lane_width<T> : 1; }
-
-cudaStream_t stream_of(const Device& device) { return static_cast<cudaStream_t>(device.native_stream(device.current())); }
 
 }  // namespace
 
@@ -57,6 +49,7 @@ __device__ void add_rows_of_block(const Lanes<width> (&of_thread)[count], std::i
 template <class T, int width>
 __global__ void __launch_bounds__(block_threads) batch_norm_sum_rows(const T* x, const float* center, std::int64_t rows, std::int64_t c, float* partial) {
   constexpr int ahead = 4;
+  take_turn_in_stream();
   const std::int64_t channel = static_cast<std::int64_t>(blockIdx.y * blockDim.x + threadIdx.x) * width, step = static_cast<std::int64_t>(gridDim.x) * blockDim.y;
   Lanes<width> sums[2] = {zeros<width>(), zeros<width>()};
   if (channel < c) {
@@ -80,6 +73,7 @@ template <class T, int width, Mask mask>
 __global__ void __launch_bounds__(block_threads) batch_norm_grad_sum_rows(const T* x, const T* grad_out, const void* mask_source, T* residual, bool adds_residual,
                                                                           BatchNormVectors vectors, std::int64_t rows, std::int64_t c, float* partial) {
   constexpr int ahead = 2;
+  take_turn_in_stream();
   const std::int64_t channel = static_cast<std::int64_t>(blockIdx.y * blockDim.x + threadIdx.x) * width, step = static_cast<std::int64_t>(gridDim.x) * blockDim.y;
   Lanes<width> sums[2] = {zeros<width>(), zeros<width>()};
   if (channel < c) {
@@ -104,6 +98,7 @@ template <class T, int width, Mask mask>
 __global__ void __launch_bounds__(block_threads) batch_norm_pair_grad_sum_rows(const T* a, const T* b, const T* grad_out, const void* mask_source, BatchNormVectors of_a,
                                                                                BatchNormVectors of_b, std::int64_t rows, std::int64_t c, float* partial) {
   constexpr int ahead = 2;
+  take_turn_in_stream();
   const std::int64_t channel = static_cast<std::int64_t>(blockIdx.y * blockDim.x + threadIdx.x) * width, step = static_cast<std::int64_t>(gridDim.x) * blockDim.y;
   Lanes<width> sums[3] = {zeros<width>(), zeros<width>(), zeros<width>()};
   if (channel < c) {
@@ -134,6 +129,7 @@ __global__ void __launch_bounds__(block_threads) batch_norm_pair_grad_sum_rows(c
 template <class End>
 __global__ void batch_norm_add_blocks(const float* partial, std::int64_t blocks, std::int64_t c, End end) {
   __shared__ double of_warps[End::count][32][33];
+  take_turn_in_stream();
   const std::int64_t channel = static_cast<std::int64_t>(blockIdx.x) * 32 + threadIdx.x;
   double sums[End::count] = {};
   if (channel < c)
@@ -150,22 +146,21 @@ __global__ void batch_norm_add_blocks(const float* partial, std::int64_t blocks,
 namespace {
 
 template <class End>
-void add_blocks(const Device& device, const Launch& launch, std::int64_t c, const float* partial, const End& end) {
-  batch_norm_add_blocks<<<static_cast<unsigned>((c + 31) / 32), dim3(32, 32), 0, stream_of(device)>>>(partial, launch.blocks.x, c, end);
-  check_launch();
+void add_blocks(const Device& device, std::int64_t blocks, std::int64_t c, const float* partial, const End& end) {
+  launch_early(device, &batch_norm_add_blocks<End>, dim3(static_cast<unsigned>((c + 31) / 32)), dim3(32, 32), partial, blocks, c, end);
 }
 
 template <class T, int width>
 void grad_sum(const Device& device, const GradSumArguments& a, const Launch& l, float* partial) {
   const Shape& s = a.x.shape;
   const auto run = [&](auto kernel) {
-    kernel<<<l.blocks, l.threads, 0, stream_of(device)>>>(a.x.as<T>(), a.grad_out.as<T>(), a.mask_source, a.residual.as<T>(), a.adds_residual, a.vectors, s.n * s.h * s.w,
-                                                          s.c, partial);
+    launch_early(device, kernel, l.blocks, l.threads, a.x.as<T>(), a.grad_out.as<T>(), a.mask_source, a.residual.as<T>(), a.adds_residual, a.vectors, s.n * s.h * s.w, s.c,
+                 partial);
   };
-  if (a.mask == Mask::none) run(batch_norm_grad_sum_rows<T, width, Mask::none>);
-  else if (a.mask == Mask::output) run(batch_norm_grad_sum_rows<T, width, Mask::output>);
-  else if (a.mask == Mask::bits) run(batch_norm_grad_sum_rows<T, width, Mask::bits>);
-  else run(batch_norm_grad_sum_rows<T, width, Mask::recompute>);
+  if (a.mask == Mask::none) run(&batch_norm_grad_sum_rows<T, width, Mask::none>);
+  else if (a.mask == Mask::output) run(&batch_norm_grad_sum_rows<T, width, Mask::output>);
+  else if (a.mask == Mask::bits) run(&batch_norm_grad_sum_rows<T, width, Mask::bits>);
+  else run(&batch_norm_grad_sum_rows<T, width, Mask::recompute>);
 }
 
 }  // namespace
@@ -179,11 +174,13 @@ void batch_norm_sums(const Device& device, Tensor x, const float* center, float*
   dispatch(x.dtype, [&]<class T>(T) {
     const int width = width_for<T>(c);
     const Launch l = launch_for(x.shape, width);
-    if (width == 1) batch_norm_sum_rows<T, 1><<<l.blocks, l.threads, 0, stream_of(device)>>>(x.as<T>(), center, rows, c, partial);
-    else batch_norm_sum_rows<T, lane_width<T>><<<l.blocks, l.threads, 0, stream_of(device)>>>(x.as<T>(), center, rows, c, partial);
-    check_launch();
-    add_blocks(device, l, c, partial, end);
+    launch_early(device, width == 1 ? &batch_norm_sum_rows<T, 1> : &batch_norm_sum_rows<T, lane_width<T>>, l.blocks, l.threads, x.as<T>(), center, rows, c, partial);
+    add_blocks(device, l.blocks.x, c, partial, end);
   });
+}
+
+void batch_norm_take_sums(const Device& device, Tensor sums, const RawForwardEnd& end) {
+  add_blocks(device, sums.size() / (2 * end.end.c), end.end.c, sums.as<float>(), end);
 }
 
 void batch_norm_grad_sums(const Device& device, const GradSumArguments& a, float* partial, const BackwardEnd& end) {
@@ -191,8 +188,7 @@ void batch_norm_grad_sums(const Device& device, const GradSumArguments& a, float
     const int width = width_for<T>(a.x.shape.c);
     const Launch l = launch_for(a.x.shape, width);
     width == 1 ? grad_sum<T, 1>(device, a, l, partial) : grad_sum<T, lane_width<T>>(device, a, l, partial);
-    check_launch();
-    add_blocks(device, l, a.x.shape.c, partial, end);
+    add_blocks(device, l.blocks.x, a.x.shape.c, partial, end);
   });
 }
 
@@ -202,13 +198,12 @@ void batch_norm_pair_grad_sums(const Device& device, const PairGradSumArguments&
     const int width = width_for<T>(s.c);
     const Launch l = launch_for(s, width);
     const auto run = [&](auto kernel) {
-      kernel<<<l.blocks, l.threads, 0, stream_of(device)>>>(a.a.as<T>(), a.b.as<T>(), a.grad_out.as<T>(), a.mask_source, a.of_a, a.of_b, s.n * s.h * s.w, s.c, partial);
+      launch_early(device, kernel, l.blocks, l.threads, a.a.as<T>(), a.b.as<T>(), a.grad_out.as<T>(), a.mask_source, a.of_a, a.of_b, s.n * s.h * s.w, s.c, partial);
     };
-    if (a.mask == Mask::bits) run(batch_norm_pair_grad_sum_rows<T, lane_width<T>, Mask::bits>);
-    else if (width == 1) run(batch_norm_pair_grad_sum_rows<T, 1, Mask::output>);
-    else run(batch_norm_pair_grad_sum_rows<T, lane_width<T>, Mask::output>);
-    check_launch();
-    add_blocks(device, l, s.c, partial, end);
+    if (a.mask == Mask::bits) run(&batch_norm_pair_grad_sum_rows<T, lane_width<T>, Mask::bits>);
+    else if (width == 1) run(&batch_norm_pair_grad_sum_rows<T, 1, Mask::output>);
+    else run(&batch_norm_pair_grad_sum_rows<T, lane_width<T>, Mask::output>);
+    add_blocks(device, l.blocks.x, s.c, partial, end);
   });
 }
 

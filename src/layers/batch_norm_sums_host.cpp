@@ -129,8 +129,7 @@ struct PairGradSum {
 
 /// end(channel, sums) of the partial sums of all chunks, taken in order.
 template <class End>
-void batch_norm_add_chunks(const Device& device, const RowCut& cut, const float* partial, const End& end) {
-  const std::int64_t c = cut.c, chunks = cut.chunks();
+void batch_norm_add_chunks(const Device& device, std::int64_t chunks, std::int64_t c, const float* partial, const End& end) {
   Kokkos::parallel_for("batch_norm.add_chunks", range(device, c), KOKKOS_LAMBDA(std::int64_t i) {
     double sums[End::count] = {};
     for (std::int64_t chunk = 0; chunk < chunks; ++chunk)
@@ -154,7 +153,11 @@ std::int64_t batch_norm_partials(const Shape& x, DType, int sums) { return chunk
 void batch_norm_sums(const Device& device, Tensor x, const float* center, float* partial, const ForwardEnd& end) {
   const RowCut cut = cut_statistics(x.shape);
   dispatch(x.dtype, [&]<class T>(T) { for_each_block("batch_norm.sum", device, cut, BatchNormSum<T>{x.as<T>(), center, partial, cut.c}); });
-  batch_norm_add_chunks(device, cut, partial, end);
+  batch_norm_add_chunks(device, cut.chunks(), cut.c, partial, end);
+}
+
+void batch_norm_take_sums(const Device& device, Tensor sums, const RawForwardEnd& end) {
+  batch_norm_add_chunks(device, sums.size() / (2 * end.end.c), end.end.c, sums.as<float>(), end);
 }
 
 void batch_norm_grad_sums(const Device& device, const GradSumArguments& a, float* partial, const BackwardEnd& end) {
@@ -164,7 +167,7 @@ void batch_norm_grad_sums(const Device& device, const GradSumArguments& a, float
     else if (a.mask == Mask::output) grad_sum<T, Mask::output>(device, a, cut, partial);
     else grad_sum<T, Mask::recompute>(device, a, cut, partial);
   });
-  batch_norm_add_chunks(device, cut, partial, end);
+  batch_norm_add_chunks(device, cut.chunks(), cut.c, partial, end);
 }
 
 void batch_norm_pair_grad_sums(const Device& device, const PairGradSumArguments& a, float* partial, const PairBackwardEnd& end) {
@@ -173,7 +176,7 @@ void batch_norm_pair_grad_sums(const Device& device, const PairGradSumArguments&
     for_each_block("batch_norm_pair.grad_sum", device, cut,
                    PairGradSum<T>{a.a.as<T>(), a.b.as<T>(), a.grad_out.as<T>(), static_cast<const T*>(a.mask_source), a.of_a, a.of_b, partial, cut.c});
   });
-  batch_norm_add_chunks(device, cut, partial, end);
+  batch_norm_add_chunks(device, cut.chunks(), cut.c, partial, end);
 }
 
 }  // namespace lockstep

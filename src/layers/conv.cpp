@@ -34,7 +34,7 @@ class Conv final : public Layer {
   }
   Needs needs(DType, Shapes) const override { return {.keeps_input = true, .workspace_bytes = op_->workspace_bytes()}; }
 
-  bool offers_sums(std::int64_t images) const override { return op_->offers_sums(images); }
+  std::int64_t sum_parts(std::int64_t images) const override { return op_->sum_parts(images); }
 
   void forward(const Forward& f) override {
     if (f.out.shape.n == 0) return;

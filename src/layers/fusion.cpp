@@ -1,6 +1,7 @@
 #include "layers/fusion.hpp"
 
 #include "layers/batch_norm_pair.hpp"
+#include "layers/batch_norm_pool.hpp"
 
 namespace lockstep {
 namespace {
@@ -54,8 +55,8 @@ void fuse(Graph& graph) {
       if (sum) node.in.push_back(other), norm->fuse_add(), sum->layer.reset();
       if (last) norm->fuse_relu();
       Node* const pool = last && !sum ? next(*last, "max_pool") : nullptr;
-      if (pool) {
-        norm->fuse_pool(dynamic_cast<MaxPool&>(*pool->layer).window());
+      if (pool && dynamic_cast<MaxPool&>(*pool->layer).window() == stem_window) {
+        norm->fuse_pool();
         last->layer.reset();
         last = pool;
       }

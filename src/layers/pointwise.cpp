@@ -1,7 +1,7 @@
 // pointwise: layers whose output element depends on one element of each input: relu, add, dropout, and the option A shortcut.
 #include "base/random.hpp"
+#include "layers/lanes.hpp"
 #include "layers/layers.hpp"
-#include "tensor/views.hpp"
 
 namespace lockstep {
 
@@ -73,13 +73,13 @@ void subsample_pad_forward(const Device& device, Tensor in, Tensor out, std::int
   const Shape xs = in.shape, ys = out.shape;
   const T* x = in.as<T>();
   T* y = out.as<T>();
-  Kokkos::parallel_for("subsample_pad.forward", range(device, ys.n * ys.h * ys.w), KOKKOS_LAMBDA(std::int64_t pixel) {
-    const std::int64_t q = pixel % ys.w, row = pixel / ys.w, p = row % ys.h, n = row / ys.h;
-    const T* from = x + ((n * xs.h + p * stride) * xs.w + q * stride) * xs.c;
+  const std::int64_t each = runs_on_host ? ys.c : 1;                     // channels of a work item
+  Kokkos::parallel_for("subsample_pad.forward", range(device, ys.size() / each), KOKKOS_LAMBDA(std::int64_t item) {
+    const std::int64_t pixel = quotient(item * each, ys.c), first = item * each - pixel * ys.c;
+    const std::int64_t row = quotient(pixel, ys.w), q = pixel - row * ys.w, n = quotient(row, ys.h), p = row - n * ys.h;
+    const T* from = x + ((n * xs.h + p * stride) * xs.w + q * stride) * xs.c - before;
     T* to = y + pixel * ys.c;
-    for (std::int64_t k = 0; k < before; ++k) to[k] = T(0.f);
-    for (std::int64_t k = 0; k < xs.c; ++k) to[before + k] = from[k];
-    for (std::int64_t k = before + xs.c; k < ys.c; ++k) to[k] = T(0.f);
+    for (std::int64_t k = first; k < first + each; ++k) to[k] = k >= before && k < before + xs.c ? from[k] : T(0.f);
   });
 }
 
@@ -89,15 +89,17 @@ void subsample_pad_backward(const Device& device, Tensor grad_out, Tensor grad_i
   const Shape xs = grad_in.shape, ys = grad_out.shape;
   const T* dy = grad_out.as<T>();
   T* dx = grad_in.as<T>();
-  Kokkos::parallel_for("subsample_pad.backward", range(device, xs.n * xs.h * xs.w), KOKKOS_LAMBDA(std::int64_t pixel) {
-    const std::int64_t w = pixel % xs.w, row = pixel / xs.w, h = row % xs.h, n = row / xs.h;
+  const std::int64_t each = runs_on_host ? xs.c : 1;
+  Kokkos::parallel_for("subsample_pad.backward", range(device, xs.size() / each), KOKKOS_LAMBDA(std::int64_t item) {
+    const std::int64_t pixel = quotient(item * each, xs.c), first = item * each - pixel * xs.c;
+    const std::int64_t row = quotient(pixel, xs.w), w = pixel - row * xs.w, n = quotient(row, xs.h), h = row - n * xs.h;
     const bool was_taken = h % stride == 0 && w % stride == 0;
     T* to = dx + pixel * xs.c;
     if (was_taken) {
       const T* from = dy + ((n * ys.h + h / stride) * ys.w + w / stride) * ys.c + before;
-      for (std::int64_t k = 0; k < xs.c; ++k) to[k] = adds ? T(static_cast<float>(to[k]) + static_cast<float>(from[k])) : from[k];
+      for (std::int64_t k = first; k < first + each; ++k) to[k] = adds ? T(static_cast<float>(to[k]) + static_cast<float>(from[k])) : from[k];
     } else if (!adds) {
-      for (std::int64_t k = 0; k < xs.c; ++k) to[k] = T(0.f);
+      for (std::int64_t k = first; k < first + each; ++k) to[k] = T(0.f);
     }
   });
 }

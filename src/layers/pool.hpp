@@ -7,6 +7,7 @@ namespace lockstep {
 /// Square windows: window i covers pixels i * stride - pad and the kernel - 1 after it; those outside the image do not count.
 struct PoolWindow {
   std::int64_t kernel = 1, stride = 1, pad = 0;
+  bool operator==(const PoolWindow&) const = default;
   Shape output(const Shape& x) const {
     const auto extent = [&](std::int64_t size) { return size + 2 * pad < kernel ? 0 : (size + 2 * pad - kernel) / stride + 1; };
     return {x.n, extent(x.h), extent(x.w), x.c};

@@ -1,4 +1,4 @@
-// pool_windows: which pixels a window or bin holds, and which of them hold a pixel.  Shared by the poolings and batch norm's fused one.
+// pool_windows: which pixels a window or bin holds, and which of them hold a pixel.
 #pragma once
 #include "layers/lanes.hpp"
 #include "layers/pool.hpp"

@@ -42,40 +42,56 @@ struct Rules {                           // constant in a run
   bool is_scaling = false;
 };
 
-/// Sum of squares of one work item's share of the trained gradients; double, since squares of scaled gradients overflow f32.
-/// A CPU item takes 64 blocks in a row, so the sum does not depend on the number of threads; GPU items take turns, so that loads coalesce.
-KOKKOS_INLINE_FUNCTION double share_of_squares(const float* grad, const std::uint8_t* blocks, std::int64_t elements, std::int64_t item, std::int64_t items) {
+/// What a GPU's thread reads and writes at once.
+template <class T>
+struct alignas(4 * sizeof(T)) Four {
+  T v[4];
+};
+
+/// A CPU's share: sum of squares of the trained gradients of 64 blocks in a row, so that the sum does not depend on the number of threads.  Double,
+/// since squares of scaled gradients overflow f32.
+inline double share_of_squares(const float* grad, const std::uint8_t* blocks, std::int64_t elements, std::int64_t item) {
   double sums[8] = {};
-  if constexpr (runs_on_host) {
-    const std::int64_t begin = item * 64, count = elements / block_size, end = begin + 64 < count ? begin + 64 : count;
-    for (std::int64_t block = begin; block < end; ++block) {
-      if (!(blocks[block] & is_trained)) continue;
-      const float* g = grad + block * block_size;
-      for (std::int64_t i = 0; i < block_size; i += 8)
-        for (int lane = 0; lane < 8; ++lane) sums[lane] += static_cast<double>(g[i + lane]) * static_cast<double>(g[i + lane]);
-    }
-  } else {
-    for (std::int64_t i = item; i < elements; i += items)
-      if (blocks[i / block_size] & is_trained) sums[0] += static_cast<double>(grad[i]) * static_cast<double>(grad[i]);
+  const std::int64_t begin = item * 64, count = elements / block_size, end = begin + 64 < count ? begin + 64 : count;
+  for (std::int64_t block = begin; block < end; ++block) {
+    if (!(blocks[block] & is_trained)) continue;
+    const float* g = grad + block * block_size;
+    for (std::int64_t i = 0; i < block_size; i += 8)
+      for (int lane = 0; lane < 8; ++lane) sums[lane] += static_cast<double>(g[i + lane]) * static_cast<double>(g[i + lane]);
   }
   return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
 }
 
-std::int64_t share_count(std::int64_t elements) {
-  if constexpr (runs_on_host) return (elements / block_size + 63) / 64;
-  return elements < 65536 ? elements : 65536;
-}
+std::int64_t share_count(std::int64_t elements) { return runs_on_host ? (elements / block_size + 63) / 64 : 0; }
 constexpr std::int64_t second_shares = 256;
 
-void sum_squares(Device& device, const float* grad, const std::uint8_t* blocks, std::int64_t elements, double* first, double* second) {
-  const std::int64_t items = share_count(elements);
-  Kokkos::parallel_for("optimizer.squares", range(device, items),
-                       KOKKOS_LAMBDA(std::int64_t item) { first[item] = share_of_squares(grad, blocks, elements, item, items); });
-  Kokkos::parallel_for("optimizer.sum", range(device, second_shares), KOKKOS_LAMBDA(std::int64_t item) {
-    double sum = 0;
-    for (std::int64_t i = item; i < items; i += second_shares) sum += first[i];
-    second[item] = sum;
+/// A GPU's shares: a team each, of as many fours as the next.
+void sum_squares_by_teams(Device& device, const float* grad, const std::uint8_t* blocks, std::int64_t elements, double* second) {
+  const std::int64_t fours = elements / 4, each = (fours + second_shares - 1) / second_shares;
+  Kokkos::parallel_for("optimizer.squares", teams(device, second_shares, 512), KOKKOS_LAMBDA(const Teams::member_type& team) {
+    const std::int64_t begin = team.league_rank() * each, end = begin + each < fours ? begin + each : fours;
+    double squares = 0;
+    Kokkos::parallel_reduce(Kokkos::TeamThreadRange(team, begin, begin < end ? end : begin), [&](std::int64_t four, double& sum) {
+      if (!(blocks[four * 4 / block_size] & is_trained)) return;
+      const Four<float> g = reinterpret_cast<const Four<float>*>(grad)[four];
+      for (int k = 0; k < 4; ++k) sum += static_cast<double>(g.v[k]) * static_cast<double>(g.v[k]);
+    }, squares);
+    if (team.team_rank() == 0) second[team.league_rank()] = squares;
   });
+}
+
+void sum_squares(Device& device, const float* grad, const std::uint8_t* blocks, std::int64_t elements, double* first, double* second) {
+  if constexpr (runs_on_host) {
+    const std::int64_t items = share_count(elements);
+    Kokkos::parallel_for("optimizer.squares", range(device, items), [=](std::int64_t item) { first[item] = share_of_squares(grad, blocks, elements, item); });
+    Kokkos::parallel_for("optimizer.sum", range(device, second_shares), [=](std::int64_t item) {
+      double sum = 0;
+      for (std::int64_t i = item; i < items; i += second_shares) sum += first[i];
+      second[item] = sum;
+    });
+  } else {
+    sum_squares_by_teams(device, grad, blocks, elements, second);
+  }
 }
 
 /// Whether this step's update is made, and with which factors; moves every counter.
@@ -118,10 +134,10 @@ KOKKOS_INLINE_FUNCTION void decide_step(Control& control, StepState& step, doubl
 
 void decide(Device& device, Control* control, StepState* step, const double* shares, const float* nonfinite_losses, const float* rates, const Rules& rules) {
   const Rules fixed = rules;
-  Kokkos::parallel_for("optimizer.decide", range(device, 1), KOKKOS_LAMBDA(std::int64_t) {
+  Kokkos::parallel_for("optimizer.decide", teams(device, 1, second_shares), KOKKOS_LAMBDA(const Teams::member_type& team) {
     double squares = 0;
-    for (std::int64_t i = 0; i < second_shares; ++i) squares += shares[i];
-    decide_step(*control, *step, squares, *nonfinite_losses, rates, fixed);
+    Kokkos::parallel_reduce(Kokkos::TeamThreadRange(team, second_shares), [&](std::int64_t i, double& sum) { sum += shares[i]; }, squares);
+    if (team.team_rank() == 0) decide_step(*control, *step, squares, *nonfinite_losses, rates, fixed);
   });
 }
 
@@ -161,12 +177,6 @@ struct UpdateArrays {
   T* copy;                               // 16-bit compute copy; read by no one where T is float
   const float* grad;
   float* moments[2];
-};
-
-/// What a GPU's thread reads and writes at once.
-template <class T>
-struct alignas(4 * sizeof(T)) Four {
-  T v[4];
 };
 
 /// weight = rule(weight, grad, moments) for each element of each trained slice, if the step is kept.  A CPU work item is a block, a GPU's four elements.

@@ -60,7 +60,8 @@ const std::vector<Net>& nets() {
        },
        {"relu", "dropout", "batch_norm", "batch_norm+add"}},
       {"norm, relu, pool", [](Value x) { max_pool(relu(batch_norm(relu(x), "bn")), 3, 2, 1); }, {"relu", "batch_norm+relu+max_pool"}},
-      {"a pool of every pixel", [](Value x) { relu(max_pool(relu(batch_norm(x, "bn")), 1, 1)); }, {"batch_norm+relu+max_pool", "relu"}},
+      {"a stem", [](Value x) { relu(max_pool(relu(batch_norm(x, "bn")), 3, 2, 1)); }, {"batch_norm+relu+max_pool", "relu"}},
+      {"a pool of other windows", [](Value x) { max_pool(relu(batch_norm(x, "bn")), 2, 2); }, {"batch_norm+relu", "max_pool"}},
       {"a rectified value that more than a pool reads",
        [](Value x) {
          const Value y = relu(batch_norm(x, "bn"));
