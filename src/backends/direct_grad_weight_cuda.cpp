@@ -204,7 +204,7 @@ DirectWay way_of(const GradWeightKernel& kernel, const GradWeightArguments& a, c
   return {.name = text_of("direct rows=", a.rows, " images=", a.images, " groups=", a.row_groups, " splits=", a.splits),
           .workspace_bytes = static_cast<std::size_t>(a.splits) * units * kernel.unit_size * sizeof(float),
           .cost = 1000.0 * divided_up(each, resident) + each * (static_cast<double>(memory) / 48 + work) + 8.0 * a.splits * quads / limits.multiprocessors,
-          .start = [=](void* stream, const PlanOperands& o, unsigned*) {
+          .start = [=](void* stream, const PlanOperands& o) {
             GradWeightArguments b = a;
             b.x = o.x, b.grad_y = o.y, b.grad_weight = o.weight, b.partial = static_cast<float*>(o.workspace);
             const auto u = [](int value) { return static_cast<unsigned>(value); };

@@ -19,11 +19,11 @@ struct GpuLimits {
 struct DirectWay {
   std::string name;
   std::size_t workspace_bytes = 0;
+  int sum_parts = 1;                     // that forward with sums leaves
   double cost = 0;                       // guessed clock cycles, to compare ways with
-  /// stream: a cudaStream_t.  tickets: `most_tickets` words of device memory that are zero, and zero again afterwards.
-  std::function<void(void* stream, const PlanOperands&, unsigned* tickets)> start;
+  std::function<void(void* stream, const PlanOperands&)> start;   // stream: a cudaStream_t
 };
-inline constexpr int most_tickets = 4;
+inline constexpr int most_sum_parts = 1024;   // whoever adds them reads them all
 
 /// forward and grad_input.
 std::vector<DirectWay> direct_spatial_ways(const PlanRequest& request, const GpuLimits& limits);

@@ -7,7 +7,6 @@
 namespace lockstep {
 
 /// The promising ones, best guess first; none where the problem is of another kind, or the current GPU too old, or this build for CPUs.
-/// A plan keeps a few bytes of device memory and may be in flight once at a time.
 ConvPlans direct_plans(const PlanRequest& request, std::size_t most = 6);
 /// The plan of that name, "direct rows=8 images=1 channels=16 tile=4"; null where there is none.
 std::unique_ptr<ConvPlan> direct_plan(const PlanRequest& request, const std::string& name);

@@ -14,27 +14,16 @@ void check(cudaError_t status, std::source_location site = std::source_location:
   if (status != cudaSuccess) fail_with(exit_internal, "CUDA: ", cudaGetErrorString(status), " at ", site.file_name(), ":", site.line());
 }
 
-struct FreeTickets {
-  void operator()(unsigned* tickets) const { cudaFree(tickets); }
-};
-
 class DirectPlan final : public ConvPlan {
  public:
-  DirectPlan(DirectWay way, bool needs_tickets) : way_(std::move(way)) {
-    if (!needs_tickets) return;
-    void* memory = nullptr;
-    check(cudaMalloc(&memory, most_tickets * sizeof(unsigned)));
-    tickets_.reset(static_cast<unsigned*>(memory));
-    check(cudaMemset(memory, 0, most_tickets * sizeof(unsigned)));
-    check(cudaStreamSynchronize(nullptr));   // other streams do not wait for this one
-  }
+  explicit DirectPlan(DirectWay way) : way_(std::move(way)) {}
   std::size_t workspace_bytes() const override { return way_.workspace_bytes; }
+  std::int64_t sum_parts() const override { return way_.sum_parts; }
   std::string name() const override { return way_.name; }
-  void run(Device& device, const PlanOperands& operands) const override { way_.start(device.native_stream(device.current()), operands, tickets_.get()); }
+  void run(Device& device, const PlanOperands& operands) const override { way_.start(device.native_stream(device.current()), operands); }
 
  private:
   DirectWay way_;
-  std::unique_ptr<unsigned, FreeTickets> tickets_;
 };
 
 /// Of the current GPU; none where it lacks the instructions.
@@ -77,13 +66,13 @@ std::vector<DirectWay> ways_of(const PlanRequest& request) {
 ConvPlans direct_plans(const PlanRequest& request, std::size_t most) {
   ConvPlans plans;
   for (DirectWay& way : ways_of(request))
-    if (plans.size() < most) plans.push_back(std::make_unique<DirectPlan>(std::move(way), request.sums));
+    if (plans.size() < most) plans.push_back(std::make_unique<DirectPlan>(std::move(way)));
   return plans;
 }
 
 std::unique_ptr<ConvPlan> direct_plan(const PlanRequest& request, const std::string& name) {
   for (DirectWay& way : ways_of(request))
-    if (way.name == name) return std::make_unique<DirectPlan>(std::move(way), request.sums);
+    if (way.name == name) return std::make_unique<DirectPlan>(std::move(way));
   return nullptr;
 }
 

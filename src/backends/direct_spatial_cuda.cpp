@@ -19,11 +19,11 @@ namespace {
 struct SpatialArguments {
   const void *in = nullptr, *weight = nullptr;
   void* out = nullptr;
-  float *partial = nullptr, *sums = nullptr;   // null: no sums.  partial [blocks.x, 2, out_c]
-  unsigned* tickets = nullptr;
+  float* sums = nullptr;                       // [blocks.x, 2, out_c]; null: none
   int n = 0, in_h = 0, in_w = 0, out_h = 0, out_w = 0, out_c = 0, width = 0;   // width: positions of a row
   bool adds = false;
-  int images = 1, panels = 1, row_groups = 1, column_tiles = 1, bands = 1;     // of a block; bands: blocks to an image's height
+  int images = 1, panels = 1, row_groups = 1, column_tiles = 1, bands = 1;     // of a tile, which a block computes at a time; bands: tiles to an image's height
+  int tiles = 1;
 };
 
 constexpr int most_warps = 16, static_memory = 3072, panel_channels = 16, panel_bytes = padded_bytes(panel_channels);
@@ -119,9 +119,10 @@ __device__ void add_shift(SpatialSums<T, S>& sums, unsigned in, int row_bytes, i
   }
 }
 
-/// The sums of a panel's channels over a warp's pixels, [of y, of its square][16], to `totals`.  has: rows lane / 4 and the one 8 behind.
+/// Of the sums of a panel's channels over a warp's pixels, [of y, of its square][16], the lane's, which is number sum_of(lane).
+/// has: rows lane / 4 and the one 8 behind.
 template <int rows>
-__device__ void sum_panel(const float (&sums)[rows][1][2][4], const bool (&has)[2], int valid_rows, float* totals) {
+__device__ float sum_panel(const float (&sums)[rows][1][2][4], const bool (&has)[2], int valid_rows) {
   float v[8];                                                // [8 channels][2 channels][of y, of its square], a lane's
   #pragma unroll
   for (int half = 0; half < 2; ++half)
@@ -148,139 +149,108 @@ __device__ void sum_panel(const float (&sums)[rows][1][2][4], const bool (&has)[
       v[i] = mine + __shfl_xor_sync(~0u, other, count * 4);
     }
   }
-  totals[lane / 4 % 2 * panel_channels + lane / 16 * 8 + lane % 4 * 2 + lane / 8 % 2] = v[0];
+  return v[0];
 }
-
-/// By one warp: the block's sums, of its warps' totals, to a.partial.  Lane 0's answer: whether all other blocks have been here before.
-__device__ inline bool hand_in(const SpatialArguments& a, const float (*totals)[2 * panel_channels]) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, groups = a.row_groups * a.column_tiles;
-  const int channel = static_cast<int>(blockIdx.y) * a.panels * panel_channels + lane % panel_channels;
-  float* const to = a.partial + (static_cast<std::int64_t>(blockIdx.x) * 2 + lane / panel_channels) * a.out_c + channel;
-  for (int panel = 0; panel < a.panels; ++panel) {
-    float sum = 0;
-    #pragma unroll 4
-    for (int k = 0; k < groups; ++k) sum += totals[panel * groups + k][lane];
-    to[panel * panel_channels] = sum;
-  }
-  __threadfence();
-  __syncwarp();
-  return lane == 0 && atomicInc(a.tickets + blockIdx.y, gridDim.x - 1) == gridDim.x - 1;   // the last one sets it to zero
-}
-
-/// In the last block: the sum of all blocks', in one order, to a.sums.  memory: free.
-__device__ inline void add_blocks(const SpatialArguments& a, float4* memory) {
-  __threadfence();
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32, warps = static_cast<int>(blockDim.x) / 32;
-  const int channels = a.panels * panel_channels, quads = channels / 2, quad = thread % quads, which = quad / (channels / 4);   // quads divides 32
-  const int channel = static_cast<int>(blockIdx.y) * channels + quad % (channels / 4) * 4;
-  const int slices = static_cast<int>(blockDim.x) / quads, blocks = static_cast<int>(gridDim.x);
-  const auto add = [](float4& to, const float4& v) { to.x += v.x, to.y += v.y, to.z += v.z, to.w += v.w; };
-  float4 sum{};
-  #pragma unroll 8
-  for (int block = thread / quads; block < blocks; block += slices)
-    add(sum, __ldcg(reinterpret_cast<const float4*>(a.partial + (static_cast<std::int64_t>(block) * 2 + which) * a.out_c + channel)));
-  for (int lanes = quads; lanes < 32; lanes *= 2)
-    add(sum, {__shfl_xor_sync(~0u, sum.x, lanes), __shfl_xor_sync(~0u, sum.y, lanes), __shfl_xor_sync(~0u, sum.z, lanes), __shfl_xor_sync(~0u, sum.w, lanes)});
-  if (lane < quads) memory[warp * quads + lane] = sum;
-  __syncthreads();
-  if (thread >= quads) return;
-  #pragma unroll 4
-  for (int k = 1; k < warps; ++k) add(sum, memory[k * quads + thread]);
-  *reinterpret_cast<float4*>(a.sums + which * a.out_c + channel) = sum;
-}
+__device__ inline int sum_of(int lane) { return lane / 4 % 2 * panel_channels + lane / 16 * 8 + lane % 4 * 2 + lane / 8 % 2; }
 
 template <class T, class S>
 __global__ void __launch_bounds__(most_warps * 32) direct_spatial(const SpatialArguments a) {
   extern __shared__ float4 memory[];
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32, groups = a.row_groups * a.column_tiles;
   const int panel = warp / groups, row_group = warp % groups / a.column_tiles, column_tile = warp % a.column_tiles;
-  const int first_image = static_cast<int>(blockIdx.x) / a.bands * a.images, block_channel = static_cast<int>(blockIdx.y) * a.panels * panel_channels;
-  const int positions = a.row_groups * S::tile, block_row = static_cast<int>(blockIdx.x) % a.bands * positions;
-  const int line_pixels = S::line_pixels(a.in_w, a.width), rows = S::in_rows(positions), row_bytes = a.images * line_pixels * S::pixel_bytes;
-  const unsigned tile = shared_address(memory), weights = tile + rows * row_bytes, stages = weights + a.panels * S::weight_rows * S::weight_bytes;
-  const unsigned stage = stages + warp * S::stage_bytes;
-
-  // Where a lane's 16-byte packets of the output go: packet lane + 32 i of each of the warp's rows.
-  const int out_row = (block_row + row_group * S::tile) * S::spread, valid_rows = min(S::out_rows, a.out_h - out_row);
+  const int block_channel = static_cast<int>(blockIdx.y) * a.panels * panel_channels, first_tile = static_cast<int>(blockIdx.x);
+  const int positions = a.row_groups * S::tile, line_pixels = S::line_pixels(a.in_w, a.width), rows = S::in_rows(positions), row_bytes = a.images * line_pixels * S::pixel_bytes;
+  const unsigned tile_memory = shared_address(memory), weights = tile_memory + rows * row_bytes, stages = weights + a.panels * S::weight_rows * S::weight_bytes;
+  const unsigned stage = stages + warp * S::stage_bytes, staged = stage + lane / 2 * panel_bytes + lane % 2 * 16;
   const std::int64_t out_row_size = static_cast<std::int64_t>(a.out_w) * a.out_c;
-  T* packets[S::spread];
-  #pragma unroll
-  for (int i = 0; i < S::spread; ++i) {
-    const int pixel = lane / 2 + 16 * i, at = column_tile * 16 + pixel / S::spread, image = at / a.width, column = (at - image * a.width) * S::spread + pixel % S::spread;
-    const bool has = image < a.images && first_image + image < a.n && column < a.out_w;
-    packets[i] = has ? static_cast<T*>(a.out) + (static_cast<std::int64_t>(first_image + image) * a.out_h + out_row) * out_row_size +
-                           static_cast<std::int64_t>(column) * a.out_c + block_channel + panel * panel_channels + lane % 2 * 8
-                     : nullptr;
-  }
-  const unsigned staged = stage + lane / 2 * panel_bytes + lane % 2 * 16;
+  [[maybe_unused]] float total = 0;                          // of the tiles' sums, the lane's
 
-  const TileSource<T> source{static_cast<const T*>(a.in), a.n, a.in_h, a.in_w, S::channels, first_image, S::spreads ? block_row : block_row * S::stride - 1};
-  const T* const weight = static_cast<const T*>(a.weight);
-  take_turn();
-  if constexpr (S::is_window) load_windows<S::channels, 4, S::stride>(tile, source, rows, a.images, a.width, 0);
-  else load_pixels<S::channels, S::is_gradient ? 1 : S::stride, S::spreads ? 0 : 1, 1>(tile, source, rows, a.images);
-  load_weights<S>(weights, weight, a, block_channel);
-  if (a.adds)
-    for (int row = 0; row < valid_rows; ++row)
+  for (int tile = first_tile; tile < a.tiles; tile += static_cast<int>(gridDim.x)) {
+    // Where a lane's 16-byte packets of the output go: packet lane + 32 i of each of the warp's rows.
+    const int first_image = tile / a.bands * a.images, block_row = tile % a.bands * positions;
+    const int out_row = (block_row + row_group * S::tile) * S::spread, valid_rows = min(S::out_rows, a.out_h - out_row);
+    T* packets[S::spread];
+    #pragma unroll
+    for (int i = 0; i < S::spread; ++i) {
+      const int pixel = lane / 2 + 16 * i, at = column_tile * 16 + pixel / S::spread, image = at / a.width, column = (at - image * a.width) * S::spread + pixel % S::spread;
+      const bool has = image < a.images && first_image + image < a.n && column < a.out_w;
+      packets[i] = has ? static_cast<T*>(a.out) + (static_cast<std::int64_t>(first_image + image) * a.out_h + out_row) * out_row_size +
+                             static_cast<std::int64_t>(column) * a.out_c + block_channel + panel * panel_channels + lane % 2 * 8
+                       : nullptr;
+    }
+    const TileSource<T> source{static_cast<const T*>(a.in), a.n, a.in_h, a.in_w, S::channels, first_image, S::spreads ? block_row : block_row * S::stride - 1};
+
+    if (tile == first_tile) take_turn(), load_weights<S>(weights, static_cast<const T*>(a.weight), a, block_channel);
+    else __syncthreads();                                    // all have read the tile before
+    if constexpr (S::is_window) load_windows<S::channels, 4, S::stride>(tile_memory, source, rows, a.images, a.width, 0);
+    else load_pixels<S::channels, S::is_gradient ? 1 : S::stride, S::spreads ? 0 : 1, 1>(tile_memory, source, rows, a.images);
+    if (a.adds)
+      for (int row = 0; row < valid_rows; ++row)
+        #pragma unroll
+        for (int i = 0; i < S::spread; ++i)
+          if (packets[i]) copy_async<16>(staged + row * S::stage_row_bytes + i * 16 * panel_bytes, packets[i] + row * out_row_size, true);
+    close_copies();
+
+    SpatialSums<T, S> sums = {};
+    const int at = min(column_tile * 16 + lane % 16, a.images * a.width - 1), image = at / a.width;   // positions behind the last are computed in vain
+    const unsigned in = tile_memory + row_group * S::tile * (S::is_gradient ? 1 : S::stride) * row_bytes + (image * line_pixels + at - image * a.width) * S::pixel_bytes + lane / 16 * 16;
+    const int matrix_row = S::is_gradient ? lane % 16 : lane % 8 + lane / 16 * 8, matrix_half = S::is_gradient ? lane / 16 : lane / 8 % 2;
+    const unsigned w = weights + (panel * S::weight_rows + matrix_row) * S::weight_bytes + matrix_half * 16;
+    const int odd_columns = (line_pixels + 1) / 2 * S::pixel_bytes;
+    wait_for_copies<0>();
+    __syncthreads();
+    add_shift<T, S, 0>(sums, in, row_bytes, odd_columns, w);
+    if constexpr (S::shifts > 1) add_shift<T, S, 1>(sums, in, row_bytes, odd_columns, w);
+    if constexpr (S::shifts > 2) add_shift<T, S, 2>(sums, in, row_bytes, odd_columns, w);
+
+    // Through shared memory, so that a pixel's 32 bytes are written at once.
+    #pragma unroll
+    for (int row = 0; row < S::out_rows; ++row)
       #pragma unroll
       for (int i = 0; i < S::spread; ++i)
-        if (packets[i]) copy_async<16>(staged + row * S::stage_row_bytes + i * 16 * panel_bytes, packets[i] + row * out_row_size, true);
-  close_copies();
+        #pragma unroll
+        for (int half = 0; half < 2; ++half)
+          #pragma unroll
+          for (int j = 0; j < 2; ++j) {
+            const unsigned to = stage + row * S::stage_row_bytes + ((lane / 4 + 8 * j) * S::spread + i) * panel_bytes + half * 16 + lane % 4 * 4;
+            float2 y{sums[row][i][half][2 * j], sums[row][i][half][2 * j + 1]};
+            if (a.adds) {
+              const float2 there = unpacked<T>(load_shared(to));
+              y.x += there.x, y.y += there.y;
+            }
+            store_shared(to, packed<T>(y.x, y.y));
+          }
+    __syncwarp();
+    #pragma unroll
+    for (int row = 0; row < S::out_rows; ++row)
+      #pragma unroll
+      for (int i = 0; i < S::spread; ++i)
+        if (row < valid_rows && packets[i])
+          *reinterpret_cast<uint4*>(packets[i] + row * out_row_size) = load_shared_packet(staged + row * S::stage_row_bytes + i * 16 * panel_bytes);
 
-  SpatialSums<T, S> sums = {};
-  const int at = min(column_tile * 16 + lane % 16, a.images * a.width - 1), image = at / a.width;   // positions behind the last are computed in vain
-  const unsigned in = tile + row_group * S::tile * (S::is_gradient ? 1 : S::stride) * row_bytes + (image * line_pixels + at - image * a.width) * S::pixel_bytes + lane / 16 * 16;
-  const int matrix_row = S::is_gradient ? lane % 16 : lane % 8 + lane / 16 * 8, matrix_half = S::is_gradient ? lane / 16 : lane / 8 % 2;
-  const unsigned w = weights + (panel * S::weight_rows + matrix_row) * S::weight_bytes + matrix_half * 16;
-  const int odd_columns = (line_pixels + 1) / 2 * S::pixel_bytes;
-  wait_for_copies<0>();
-  __syncthreads();
-  add_shift<T, S, 0>(sums, in, row_bytes, odd_columns, w);
-  if constexpr (S::shifts > 1) add_shift<T, S, 1>(sums, in, row_bytes, odd_columns, w);
-  if constexpr (S::shifts > 2) add_shift<T, S, 2>(sums, in, row_bytes, odd_columns, w);
+    if constexpr (!S::is_gradient)
+      if (a.sums) {
+        bool has[2];
+        for (int j = 0; j < 2; ++j) {
+          const int position = column_tile * 16 + lane / 4 + 8 * j, image = position / a.width;
+          has[j] = image < a.images && first_image + image < a.n;
+        }
+        total += sum_panel(sums, has, valid_rows);
+      }
+  }
 
-  // The block's sums leave before its results do, so that those hide the way to the second-level cache and back.
-  [[maybe_unused]] bool has_all = false;
+  // The block's sums, of its warps'.
   if constexpr (!S::is_gradient)
     if (a.sums) {
       __shared__ float totals[most_warps][2 * panel_channels];
-      bool has[2];
-      for (int j = 0; j < 2; ++j) {
-        const int position = column_tile * 16 + lane / 4 + 8 * j, image = position / a.width;
-        has[j] = image < a.images && first_image + image < a.n;
-      }
-      sum_panel(sums, has, valid_rows, totals[warp]);
+      totals[warp][sum_of(lane)] = total;
       __syncthreads();
-      if (warp == 0) has_all = hand_in(a, totals);
+      if (warp >= a.panels) return;
+      float sum = 0;
+      #pragma unroll 4
+      for (int k = 0; k < groups; ++k) sum += totals[warp * groups + k][lane];
+      a.sums[(static_cast<std::int64_t>(blockIdx.x) * 2 + lane / panel_channels) * a.out_c + block_channel + warp * panel_channels + lane % panel_channels] = sum;
     }
-
-  // Through shared memory, so that a pixel's 32 bytes are written at once.
-  #pragma unroll
-  for (int row = 0; row < S::out_rows; ++row)
-    #pragma unroll
-    for (int i = 0; i < S::spread; ++i)
-      #pragma unroll
-      for (int half = 0; half < 2; ++half)
-        #pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          const unsigned to = stage + row * S::stage_row_bytes + ((lane / 4 + 8 * j) * S::spread + i) * panel_bytes + half * 16 + lane % 4 * 4;
-          float2 y{sums[row][i][half][2 * j], sums[row][i][half][2 * j + 1]};
-          if (a.adds) {
-            const float2 there = unpacked<T>(load_shared(to));
-            y.x += there.x, y.y += there.y;
-          }
-          store_shared(to, packed<T>(y.x, y.y));
-        }
-  __syncwarp();
-  #pragma unroll
-  for (int row = 0; row < S::out_rows; ++row)
-    #pragma unroll
-    for (int i = 0; i < S::spread; ++i)
-      if (row < valid_rows && packets[i])
-        *reinterpret_cast<uint4*>(packets[i] + row * out_row_size) = load_shared_packet(staged + row * S::stage_row_bytes + i * 16 * panel_bytes);
-
-  if constexpr (!S::is_gradient)
-    if (a.sums && __syncthreads_or(has_all)) add_blocks(a, memory);
 }
 
 namespace {
@@ -335,17 +305,18 @@ double guessed_cost(const SpatialKernel& kernel, int blocks, int warps, std::siz
 /// height: rows of positions.
 DirectWay way_of(const SpatialKernel& kernel, SpatialArguments a, int height, bool writes_sums, bool is_gradient, const GpuLimits& limits) {
   a.bands = divided_up(height, a.row_groups * kernel.tile);
-  const int blocks = divided_up(a.n, a.images) * a.bands, parts = a.out_c / (a.panels * panel_channels), warps = a.row_groups * a.column_tiles * a.panels;
+  a.tiles = divided_up(a.n, a.images) * a.bands;
+  const int blocks = writes_sums ? std::min(a.tiles, most_sum_parts) : a.tiles, slices = a.out_c / (a.panels * panel_channels), warps = a.row_groups * a.column_tiles * a.panels;
   const bool is_early = may_start_early(kernel.function);
-  const std::size_t memory = kernel.memory_bytes(a), workspace = writes_sums ? static_cast<std::size_t>(blocks) * 2 * a.out_c * sizeof(float) : 0;
+  const std::size_t memory = kernel.memory_bytes(a);
   return {.name = text_of("direct rows=", a.row_groups * kernel.tile, " images=", a.images, " channels=", a.panels * panel_channels, " tile=", kernel.tile),
-          .workspace_bytes = workspace,
-          .cost = guessed_cost(kernel, blocks * parts, warps, memory, limits),
-          .start = [=](void* stream, const PlanOperands& o, unsigned* tickets) {
+          .sum_parts = blocks,
+          .cost = guessed_cost(kernel, a.tiles * slices, warps, memory, limits),
+          .start = [=](void* stream, const PlanOperands& o) {
             SpatialArguments b = a;
             b.in = is_gradient ? o.y : o.x, b.out = is_gradient ? o.x : o.y, b.weight = o.weight;
-            if (writes_sums) b.sums = o.sums, b.partial = static_cast<float*>(o.workspace), b.tickets = tickets;
-            const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(parts));
+            b.sums = writes_sums ? o.sums : nullptr;
+            const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(slices));
             start_kernel(kernel.function, grid, static_cast<unsigned>(warps) * 32, memory, stream, b, is_early);
           }};
 }
