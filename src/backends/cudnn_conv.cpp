@@ -82,7 +82,8 @@ enum class Form { plain, adds, sums };
 class CudnnConv final : public ConvOp {
  public:
   CudnnConv(Device& device, const ConvProblem& problem, const ConvSetting& setting)
-      : problem_(problem), plan_workspace_(static_cast<std::size_t>(setting.config.workspace_mib) << 20), portable_(kokkos_conv_backend().make(device, own_channels(problem), setting)) {
+      : problem_(problem), is_deterministic_(setting.config.deterministic), plan_workspace_(static_cast<std::size_t>(setting.config.workspace_mib) << 20),
+        portable_(kokkos_conv_backend().make(device, own_channels(problem), setting)) {
     if (device.is_plan_only()) return;   // what a plan may need at most is all that is known
     cudnn_ = Cudnn::of_this_process();
     choose(device, ConvDirection::forward, Form::plain, setting.choices);
@@ -175,7 +176,8 @@ class CudnnConv final : public ConvOp {
   }
 
   PlanRequest request(ConvDirection direction, std::int64_t batch, Form form) const {
-    PlanRequest wanted{.problem = stored(batch), .direction = direction, .adds = form == Form::adds, .sums = form == Form::sums, .most_workspace = plan_workspace_};
+    PlanRequest wanted{.problem = stored(batch), .direction = direction, .adds = form == Form::adds, .sums = form == Form::sums,
+                       .is_deterministic = is_deterministic_, .most_workspace = plan_workspace_};
     wanted.problem.has_bias = false;
     return wanted;
   }
@@ -199,7 +201,7 @@ class CudnnConv final : public ConvOp {
       return;
     }
     const std::string what = text_of(device.name(), ", cuDNN ", cudnn_->version(), ": ", text(direction), form == Form::adds ? ", added," : form == Form::sums ? ", with sums," : "", " of a ",
-                                     lockstep::text(wanted.problem), problem_.allows_tf32 ? ", tf32" : "");
+                                     lockstep::text(wanted.problem), problem_.allows_tf32 ? ", tf32" : "", is_deterministic_ ? "" : ", any order");
     if (const std::string* name = choices->find(what)) {
       if (!name->empty()) plan = cudnn_plan(cudnn_, wanted, *name);
       if (plan || name->empty()) return;
@@ -278,6 +280,7 @@ class CudnnConv final : public ConvOp {
   }
 
   ConvProblem problem_;
+  bool is_deterministic_;
   std::size_t plan_workspace_;           // largest of the plans for the whole batch; no other may need more
   bool is_adding_apart_ = true;          // no plan adds to grad_x
   std::unique_ptr<ConvOp> portable_;

@@ -236,9 +236,12 @@ struct CommConfig {
 struct BackendConfig {
   std::string conv = "auto";
   std::int64_t workspace_mib = 1024;
+  bool deterministic = true;
   template <class Key> void keys(Key& key) {
     key("conv", conv, any(), "library of convolutions: auto, or one that this build has (lockstep --version lists them)");
     key("workspace_mib", workspace_mib, between(0, 65536), "scratch memory that a GPU's convolution may ask for; ways that need more are not considered");
+    key("deterministic", deterministic, any(), "equal runs give equal bits, also across kill and resume; false: a GPU's convolutions may be ways that add up in any order, "
+                                               "where those are faster (on a CPU: no effect, bits are equal always)");
   }
 };
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "backends/conv_choices.hpp"
 #include "support/backends_conv.hpp"
 
 namespace lockstep::test {
@@ -115,6 +116,32 @@ TEST(Convolution, RepetitionGivesTheSameBits) {
       EXPECT_EQ(first.grad_weight, second.grad_weight);
       if (p.has_bias) { EXPECT_EQ(first.grad_bias, second.grad_bias); }
     }
+  });
+}
+
+/// Lines of a text.
+std::int64_t lines(const std::string& text) { return std::ranges::count(text, '\n'); }
+
+TEST(Convolution, SumsInAnyOrderAreTakenOnlyWhereAskedForAndAreRightToo) {
+  Device device;
+  for_each_case([&](const ConvBackend& backend, const ConvProblem& p) {
+    const ConvInputs in = random_inputs(p, p.n, 6);
+    ConvChoices choices;
+    ConvSetting setting{.config = {}, .allows_tf32 = false, .choices = &choices};
+    const ConvResult fixed = run_conv(device, *backend.make(device, p, setting), p.n, in, false).result;
+    const std::string chosen = choices.text();
+    setting.config.deterministic = false;
+    const auto any_order = backend.make(device, p, setting);
+    const ConvRun got = run_conv(device, *any_order, p.n, in, false);
+    expect_near(backend, p, p.n, reference_conv(p, p.n, in, false), got);
+    EXPECT_EQ(lines(choices.text()), 2 * lines(chosen)) << "a choice of one kind was taken for the other";
+    setting.config.deterministic = true;
+    const auto again = backend.make(device, p, setting);
+    EXPECT_EQ(run_conv(device, *again, p.n, in, false).result.grad_weight, fixed.grad_weight);
+    if (!device.is_host()) return;
+    EXPECT_EQ(got.result.y, fixed.y);
+    EXPECT_EQ(got.result.grad_x, fixed.grad_x);
+    EXPECT_EQ(got.result.grad_weight, fixed.grad_weight);
   });
 }
 
