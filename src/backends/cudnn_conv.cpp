@@ -84,13 +84,12 @@ class CudnnConv final : public ConvOp {
   CudnnConv(Device& device, const ConvProblem& problem, const ConvSetting& setting)
       : problem_(problem), is_deterministic_(setting.config.deterministic), plan_workspace_(static_cast<std::size_t>(setting.config.workspace_mib) << 20),
         portable_(kokkos_conv_backend().make(device, own_channels(problem), setting)) {
-    if (device.is_plan_only()) return;   // what a plan may need at most is all that is known
+    if (device.is_plan_only()) {
+      foresee(setting.choices);
+      return;
+    }
     cudnn_ = Cudnn::of_this_process();
-    choose(device, ConvDirection::forward, Form::plain, setting.choices);
-    if (!problem.has_bias && problem.dtype != DType::f32) choose(device, ConvDirection::forward, Form::sums, setting.choices);
-    choose(device, ConvDirection::grad_weight, Form::plain, setting.choices);
-    if (!is_wide())
-      for (const Form form : {Form::plain, Form::adds}) choose(device, ConvDirection::grad_input, form, setting.choices);
+    for (const auto& [direction, form] : calls()) choose(device, direction, form, setting.choices);
     plan_workspace_ = 0;
     for (const auto& [key, plan] : plans_)
       if (plan) plan_workspace_ = std::max(plan_workspace_, plan->workspace_bytes());
@@ -99,7 +98,10 @@ class CudnnConv final : public ConvOp {
 
   const ConvProblem& problem() const override { return problem_; }
   std::size_t workspace_bytes() const override { return std::max(scratch_offset() + scratch_bytes(), portable_->workspace_bytes()); }
-  bool offers_sums(std::int64_t batch) override { return cudnn_ && find(ConvDirection::forward, problem_.n, Form::sums) && find(ConvDirection::forward, batch, Form::sums); }
+  bool offers_sums(std::int64_t batch) override {
+    if (!cudnn_) return foresees_sums_;
+    return find(ConvDirection::forward, problem_.n, Form::sums) && find(ConvDirection::forward, batch, Form::sums);
+  }
 
   void forward(Device& device, const ConvArguments& a) override {
     const std::int64_t batch = checked_batch(*this, a);
@@ -182,6 +184,37 @@ class CudnnConv final : public ConvOp {
     return wanted;
   }
 
+  /// What there may be a plan for.
+  std::vector<std::pair<ConvDirection, Form>> calls() const {
+    std::vector<std::pair<ConvDirection, Form>> all = {{ConvDirection::forward, Form::plain}};
+    if (!problem_.has_bias && problem_.dtype != DType::f32) all.emplace_back(ConvDirection::forward, Form::sums);
+    all.emplace_back(ConvDirection::grad_weight, Form::plain);
+    if (!is_wide()) all.emplace_back(ConvDirection::grad_input, Form::plain), all.emplace_back(ConvDirection::grad_input, Form::adds);
+    return all;
+  }
+
+  /// By what choices know it, behind the device.
+  std::string named(ConvDirection direction, Form form) const {
+    return text_of(text(direction), form == Form::adds ? ", added," : form == Form::sums ? ", with sums," : "", " of a ",
+                   lockstep::text(request(direction, problem_.n, form).problem), problem_.allows_tf32 ? ", tf32" : "", is_deterministic_ ? "" : ", any order");
+  }
+
+  /// Without a GPU: what plans need that were chosen on one before; where one is not known, all that they may need.
+  void foresee(ConvChoices* choices) {
+    std::size_t bytes = 0;
+    bool has_sums = false, has_adding = false, is_known = choices;
+    for (const auto& [direction, form] : calls()) {
+      const ConvChoice* chosen = choices ? choices->find_on_any_device(named(direction, form)) : nullptr;
+      has_sums = has_sums || (form == Form::sums && !(chosen && chosen->way.empty()));
+      has_adding = has_adding || (form == Form::adds && chosen && !chosen->way.empty());
+      if (chosen) bytes = std::max(bytes, static_cast<std::size_t>(chosen->workspace_bytes));
+      is_known = is_known && chosen;
+    }
+    foresees_sums_ = has_sums;
+    is_adding_apart_ = !is_wide() && !has_adding;
+    if (is_known) plan_workspace_ = std::min(plan_workspace_, bytes);
+  }
+
   /// The plan of a direction; made when it is first asked for, which is before anything is recorded.  Null: our own kernels.
   const ConvPlan* find(ConvDirection direction, std::int64_t batch, Form form) {
     const auto key = std::tuple(direction, batch, form);
@@ -200,11 +233,12 @@ class CudnnConv final : public ConvOp {
       if (!plans.empty() && form != Form::sums) plan = std::move(plans[0]);
       return;
     }
-    const std::string what = text_of(device.name(), ", cuDNN ", cudnn_->version(), ": ", text(direction), form == Form::adds ? ", added," : form == Form::sums ? ", with sums," : "", " of a ",
-                                     lockstep::text(wanted.problem), problem_.allows_tf32 ? ", tf32" : "", is_deterministic_ ? "" : ", any order");
-    if (const std::string* name = choices->find(what)) {
-      if (!name->empty()) plan = cudnn_plan(cudnn_, wanted, *name);
-      if (plan || name->empty()) return;
+    const std::string what = text_of(device.name(), ", cuDNN ", cudnn_->version(), ": ", named(direction, form));
+    const auto keep = [&] { choices->add(what, {plan ? plan->name() : "", plan ? static_cast<std::int64_t>(plan->workspace_bytes()) : 0}); };
+    if (const ConvChoice* chosen = choices->find(what)) {
+      const bool is_none = chosen->way.empty();
+      if (!is_none) plan = cudnn_plan(cudnn_, wanted, chosen->way);
+      if (plan || is_none) return keep();
     }
     auto plans = cudnn_plans(cudnn_, wanted, most_candidates);
     Timing best = fastest(device, direction, plans);
@@ -214,7 +248,7 @@ class CudnnConv final : public ConvOp {
     }
     for (auto& candidate : plans)
       if (candidate.get() == best.plan) plan = std::move(candidate);
-    choices->add(what, plan ? plan->name() : "");
+    keep();
   }
 
   struct Timing {
@@ -283,6 +317,7 @@ class CudnnConv final : public ConvOp {
   bool is_deterministic_;
   std::size_t plan_workspace_;           // largest of the plans for the whole batch; no other may need more
   bool is_adding_apart_ = true;          // no plan adds to grad_x
+  bool foresees_sums_ = false;           // without a GPU: a plan may write sums
   std::unique_ptr<ConvOp> portable_;
   std::shared_ptr<Cudnn> cudnn_;
   std::map<std::tuple<ConvDirection, std::int64_t, Form>, std::unique_ptr<ConvPlan>> plans_;   // by direction, batch, form

@@ -245,6 +245,22 @@ TEST(MakeConv, AnImageSmallerThanTheKernelIsRefused) {
   EXPECT_NE(message.find("smaller than the kernel"), std::string::npos) << message;
 }
 
+TEST(MakeConv, WhatWasChosenOnADeviceIsPlannedExactlyWithoutOne) {
+  Device device, nothing(true);
+  for_each_case([&](const ConvBackend& backend, const ConvProblem& p) {
+    ConvChoices choices, saved;
+    const ConvSetting setting{.config = {}, .allows_tf32 = false, .choices = &choices};
+    const auto op = backend.make(device, p, setting);
+    saved.read(choices.text());
+    const auto planned = backend.make(nothing, p, {.config = {}, .allows_tf32 = false, .choices = &saved}), guessed = backend.make(nothing, p, {});
+    EXPECT_TRUE(saved.are_complete());
+    EXPECT_EQ(planned->workspace_bytes(), op->workspace_bytes());
+    EXPECT_EQ(planned->offers_sums(p.n), op->offers_sums(p.n));
+    EXPECT_GE(guessed->workspace_bytes(), op->workspace_bytes());
+    EXPECT_GE(guessed->offers_sums(p.n), op->offers_sums(p.n));
+  });
+}
+
 TEST(MakeConv, PlansNeedNoDevice) {
   Device nothing(true);
   for (const ConvProblem& problem : problems) EXPECT_NO_THROW(make_conv(nothing, {}, problem)->workspace_bytes());

@@ -107,7 +107,10 @@ int run_bench(const Invocation& invocation, Communicator& comm, Device& device) 
   const std::int64_t size = config.augment.size > 0 ? config.augment.size : config.bench.image_size;
   if (config.model.classes == 0) config.model.classes = config.bench.classes;
 
-  Network network(device, comm, config, {batch, size, size, 3});
+  limit_memory(device, config.device);
+  Network network(device, comm, config, {batch, size, size, 3}, {.advice = [&](std::int64_t images) {
+    return images == 0 ? std::string("Not even one fits.") : text_of("At most ", images, " at once fit: lower data.global_batch to ", images * comm.size(), ".");
+  }});
   network.allocate();
   const std::vector<float> rates(1, static_cast<float>(1e-6 * config.optimizer.learning_rate));  // small: random labels must not diverge
   Optimizer optimizer(device, config.optimizer, network.parameters(), rates, config.precision == "fp16");
