@@ -1,11 +1,21 @@
-// conv_choices: which of a library's ways was the fastest for each problem, by name, so that a second start times nothing.
-// One line a choice in a text file: the library's name for the way, a tab, the problem.  Made on one rank, the same on all.
+// conv_choices: which of a library's ways was the fastest for each problem, by name, so that a second start times nothing; and the workspace
+// that it takes, so that memory can be planned where no GPU is.
+// One line a choice in a text file: the library's name for the way, a tab, the problem as "DEVICE AND LIBRARY: CONVOLUTION", a tab, bytes of
+// workspace, a tab, parts of sums.  Made on one rank, the same on all.
 #pragma once
 #include <algorithm>
+#include <cstdint>
+#include <cstdlib>
 #include <map>
 #include <string>
 
 namespace lockstep {
+
+struct ConvChoice {
+  std::string way;                       // empty: the library has none
+  std::int64_t workspace_bytes = -1;     // -1: not known
+  std::int64_t sum_parts = 0;            // ConvPlan's
+};
 
 class ConvChoices {
  public:
@@ -13,24 +23,49 @@ class ConvChoices {
   void read(const std::string& text) {
     for (std::size_t at = 0; at < text.size();) {
       const std::size_t end = std::min(text.find('\n', at), text.size()), tab = text.find('\t', at);
-      if (tab < end) ways_[text.substr(tab + 1, end - tab - 1)] = text.substr(at, tab - at);
+      if (tab < end) {
+        const std::size_t problem_end = std::min(text.find('\t', tab + 1), end), bytes_end = std::min(text.find('\t', problem_end + 1), end);
+        ConvChoice& choice = choices_[text.substr(tab + 1, problem_end - tab - 1)] = {.way = text.substr(at, tab - at)};
+        if (problem_end < end) choice.workspace_bytes = std::atoll(text.substr(problem_end + 1, bytes_end - problem_end - 1).c_str());
+        if (bytes_end < end) choice.sum_parts = std::atoll(text.substr(bytes_end + 1, end - bytes_end - 1).c_str());
+      }
       at = end + 1;
     }
   }
   std::string text() const {
     std::string lines;
-    for (const auto& [problem, way] : ways_) lines += way + "\t" + problem + "\n";
+    for (const auto& [problem, choice] : choices_) {
+      lines.append(choice.way).append("\t").append(problem);
+      if (choice.workspace_bytes >= 0) lines.append("\t").append(std::to_string(choice.workspace_bytes)).append("\t").append(std::to_string(choice.sum_parts));
+      lines.append("\n");
+    }
     return lines;
   }
-  /// Null: not chosen yet.  Empty: the library has no way.
-  const std::string* find(const std::string& problem) const {
-    const auto found = ways_.find(problem);
-    return found == ways_.end() ? nullptr : &found->second;
+  /// Null: not chosen yet.
+  const ConvChoice* find(const std::string& problem) const {
+    const auto found = choices_.find(problem);
+    return found == choices_.end() ? nullptr : &found->second;
   }
-  void add(const std::string& problem, const std::string& way) { ways_[problem] = way; }
+  void add(const std::string& problem, const ConvChoice& choice) { choices_[problem] = choice; }
+
+  /// What was chosen for a convolution on any device: where several were, the choice with the largest workspace.  Null, and remembered
+  /// in are_complete(), where none is known.
+  const ConvChoice* find_on_any_device(const std::string& convolution) {
+    const ConvChoice* largest = nullptr;
+    for (const auto& [problem, choice] : choices_) {
+      const std::size_t colon = problem.find(": ");
+      if (colon == std::string::npos || problem.compare(colon + 2, std::string::npos, convolution) != 0 || choice.workspace_bytes < 0) continue;
+      if (!largest || choice.workspace_bytes > largest->workspace_bytes || (largest->way.empty() && choice.workspace_bytes == largest->workspace_bytes)) largest = &choice;
+    }
+    are_complete_ = are_complete_ && largest;
+    return largest;
+  }
+  /// Whether all that find_on_any_device was asked for was known.
+  bool are_complete() const { return are_complete_; }
 
  private:
-  std::map<std::string, std::string> ways_;
+  std::map<std::string, ConvChoice> choices_;
+  bool are_complete_ = true;
 };
 
 }  // namespace lockstep

@@ -16,6 +16,7 @@ struct PlanRequest {
   ConvDirection direction = ConvDirection::forward;
   bool adds = false;                     // grad_input: to what grad_x holds
   bool sums = false;                     // forward: writes sums, too
+  bool is_deterministic = true;          // no plan whose equal inputs may give other bits
   std::size_t most_workspace = 0;        // bytes
 };
 
@@ -27,6 +28,9 @@ struct PlanOperands {
   void* workspace = nullptr;             // 256-byte aligned
 };
 
+/// Bound of what a plan's sum_parts may be.
+inline std::int64_t sum_parts_bound(const ConvProblem& problem) { return problem.k <= 64 ? 1024 : 1; }
+
 class ConvPlan {
  public:
   virtual ~ConvPlan() = default;
@@ -37,7 +41,7 @@ class ConvPlan {
   virtual std::string name() const = 0;
   /// Whether all sums are of f32; others are taken only where their result shows no difference.
   virtual bool is_strict() const { return true; }
-  /// On the device's current stream.  Equal bits for equal inputs.
+  /// On the device's current stream.  Equal bits for equal inputs, if the request asked for that.
   virtual void run(Device& device, const PlanOperands& operands) const = 0;
 };
 using ConvPlans = std::vector<std::unique_ptr<ConvPlan>>;

@@ -85,14 +85,14 @@ enum class Form { plain, adds, sums };
 class CudnnConv final : public ConvOp {
  public:
   CudnnConv(Device& device, const ConvProblem& problem, const ConvSetting& setting)
-      : problem_(problem), plan_workspace_(static_cast<std::size_t>(setting.config.workspace_mib) << 20), portable_(kokkos_conv_backend().make(device, own_channels(problem), setting)) {
-    if (device.is_plan_only()) return;   // what a plan may need at most is all that is known
+      : problem_(problem), is_deterministic_(setting.config.deterministic), plan_workspace_(static_cast<std::size_t>(setting.config.workspace_mib) << 20),
+        portable_(kokkos_conv_backend().make(device, own_channels(problem), setting)) {
+    if (device.is_plan_only()) {
+      foresee(setting.choices);
+      return;
+    }
     cudnn_ = Cudnn::of_this_process();
-    choose(device, ConvDirection::forward, Form::plain, setting.choices);
-    if (!problem.has_bias && problem.dtype != DType::f32) choose(device, ConvDirection::forward, Form::sums, setting.choices);
-    choose(device, ConvDirection::grad_weight, Form::plain, setting.choices);
-    if (!is_wide())
-      for (const Form form : {Form::plain, Form::adds}) choose(device, ConvDirection::grad_input, form, setting.choices);
+    for (const auto& [direction, form] : calls()) choose(device, direction, form, setting.choices);
     plan_workspace_ = 0;
     for (const auto& [key, plan] : plans_)
       if (plan) plan_workspace_ = std::max(plan_workspace_, plan->workspace_bytes());
@@ -102,7 +102,8 @@ class CudnnConv final : public ConvOp {
   const ConvProblem& problem() const override { return problem_; }
   std::size_t workspace_bytes() const override { return std::max(scratch_offset() + scratch_bytes(), portable_->workspace_bytes()); }
   std::int64_t sum_parts(std::int64_t batch) override {
-    if (!cudnn_ || !find(ConvDirection::forward, problem_.n, Form::sums)) return 0;
+    if (!cudnn_) return foreseen_parts_;
+    if (!find(ConvDirection::forward, problem_.n, Form::sums)) return 0;
     const ConvPlan* plan = find(ConvDirection::forward, batch, Form::sums);
     return plan ? plan->sum_parts() : 0;
   }
@@ -182,9 +183,40 @@ class CudnnConv final : public ConvOp {
   }
 
   PlanRequest request(ConvDirection direction, std::int64_t batch, Form form) const {
-    PlanRequest wanted{.problem = stored(batch), .direction = direction, .adds = form == Form::adds, .sums = form == Form::sums, .most_workspace = plan_workspace_};
+    PlanRequest wanted{.problem = stored(batch), .direction = direction, .adds = form == Form::adds, .sums = form == Form::sums,
+                       .is_deterministic = is_deterministic_, .most_workspace = plan_workspace_};
     wanted.problem.has_bias = false;
     return wanted;
+  }
+
+  /// What there may be a plan for.
+  std::vector<std::pair<ConvDirection, Form>> calls() const {
+    std::vector<std::pair<ConvDirection, Form>> all = {{ConvDirection::forward, Form::plain}};
+    if (!problem_.has_bias && problem_.dtype != DType::f32) all.emplace_back(ConvDirection::forward, Form::sums);
+    all.emplace_back(ConvDirection::grad_weight, Form::plain);
+    if (!is_wide()) all.emplace_back(ConvDirection::grad_input, Form::plain), all.emplace_back(ConvDirection::grad_input, Form::adds);
+    return all;
+  }
+
+  /// By what choices know it, behind the device.
+  std::string named(ConvDirection direction, Form form) const {
+    return text_of(text(direction), form == Form::adds ? ", added," : form == Form::sums ? ", with sums," : "", " of a ",
+                   lockstep::text(request(direction, problem_.n, form).problem), problem_.allows_tf32 ? ", tf32" : "", is_deterministic_ ? "" : ", any order");
+  }
+
+  /// Without a GPU: what plans need that were chosen on one before; where one is not known, all that they may need.
+  void foresee(ConvChoices* choices) {
+    std::size_t bytes = 0;
+    bool has_adding = false, is_known = choices;
+    for (const auto& [direction, form] : calls()) {
+      const ConvChoice* chosen = choices ? choices->find_on_any_device(named(direction, form)) : nullptr;
+      if (form == Form::sums) foreseen_parts_ = chosen ? chosen->sum_parts : sum_parts_bound(problem_);
+      has_adding = has_adding || (form == Form::adds && chosen && !chosen->way.empty());
+      if (chosen) bytes = std::max(bytes, static_cast<std::size_t>(chosen->workspace_bytes));
+      is_known = is_known && chosen;
+    }
+    is_adding_apart_ = !is_wide() && !has_adding;
+    if (is_known) plan_workspace_ = std::min(plan_workspace_, bytes);
   }
 
   /// The plan of a direction; made when it is first asked for, which is before anything is recorded.  Null: our own kernels.
@@ -209,12 +241,15 @@ class CudnnConv final : public ConvOp {
       if (!plans.empty() && form != Form::sums) plan = std::move(plans[0]);
       return;
     }
-    const std::string what = text_of(device.name(), ", cuDNN ", cudnn_->version(), ": ", text(direction), form == Form::adds ? ", added," : form == Form::sums ? ", with sums," : "", " of a ",
-                                     lockstep::text(wanted.problem), problem_.allows_tf32 ? ", tf32" : "");
-    if (const std::string* name = choices->find(what)) {
-      if (!name->empty()) plan = direct_plan(wanted, *name);
-      if (!name->empty() && !plan) plan = cudnn_plan(cudnn_, wanted, *name);
-      if (plan || name->empty()) return;
+    const std::string what = text_of(device.name(), ", cuDNN ", cudnn_->version(), ": ", named(direction, form));
+    const auto keep = [&] {
+      choices->add(what, plan ? ConvChoice{plan->name(), static_cast<std::int64_t>(plan->workspace_bytes()), plan->sum_parts()} : ConvChoice{"", 0, 0});
+    };
+    if (const ConvChoice* chosen = choices->find(what)) {
+      const bool is_none = chosen->way.empty();
+      if (!is_none) plan = direct_plan(wanted, chosen->way);
+      if (!is_none && !plan) plan = cudnn_plan(cudnn_, wanted, chosen->way);
+      if (plan || is_none) return keep();
     }
     ConvPlans plans = direct_plans(wanted);
     for (auto& plan_of_cudnn : cudnn_plans(cudnn_, wanted, most_candidates)) plans.push_back(std::move(plan_of_cudnn));
@@ -225,7 +260,7 @@ class CudnnConv final : public ConvOp {
     }
     for (auto& candidate : plans)
       if (candidate.get() == best.plan) plan = std::move(candidate);
-    choices->add(what, plan ? plan->name() : "");
+    keep();
   }
 
   struct Timing {
@@ -256,6 +291,7 @@ class CudnnConv final : public ConvOp {
     for (std::size_t i = 0; i < plans.size(); ++i) {
       if (plans[i]->is_strict() && (hopeless == 2 || (i >= 2 && stopwatch_seconds() - start > most_seconds))) continue;
       const double took = device_milliseconds(device, [&] { plans[i]->run(device, operands); }, i == 0 ? 1e9 : 1.2 * best.milliseconds);
+      if (getenv("LOCKSTEP_PLANS")) fprintf(stderr, "%s | %s strict %d took %g best %g\n", named(direction, Form::plain).c_str(), plans[i]->name().c_str(), plans[i]->is_strict(), took, best.milliseconds);
       if (took > hopeless_ratio * best.milliseconds && i > 0) ++hopeless;
       if (best.plan && took >= best.milliseconds) continue;
       if (strict && !plans[i]->is_strict() && !is_as_exact(device, direction, *plans[i], *strict, operands)) continue;
@@ -283,6 +319,7 @@ class CudnnConv final : public ConvOp {
     double squares[2] = {};
     device.copy_to_host(squares, sums.data(), sizeof squares);
     const double rounding = problem_.dtype == DType::f16 ? 0x1p-11 : 0x1p-8;
+    if (getenv("LOCKSTEP_PLANS")) fprintf(stderr, "exact %g %g\n", squares[0], squares[1]);
     return std::sqrt(squares[0] / squares[1]) <= 3 * rounding;
   }
   static std::vector<const ConvPlan*> one(const ConvPlan* plan) { return plan ? std::vector{plan} : std::vector<const ConvPlan*>{}; }
@@ -293,8 +330,10 @@ class CudnnConv final : public ConvOp {
   }
 
   ConvProblem problem_;
+  bool is_deterministic_;
   std::size_t plan_workspace_;           // largest of the plans for the whole batch; no other may need more
   bool is_adding_apart_ = true;          // no plan adds to grad_x
+  std::int64_t foreseen_parts_ = 0;      // without a GPU: of the sums that a plan may write
   std::unique_ptr<ConvOp> portable_;
   std::shared_ptr<Cudnn> cudnn_;
   std::map<std::tuple<ConvDirection, std::int64_t, Form>, std::unique_ptr<ConvPlan>> plans_;   // by direction, batch, form

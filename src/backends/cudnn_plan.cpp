@@ -195,10 +195,11 @@ std::vector<T> get_all(const Descriptor& d, cudnnBackendAttributeName_t name, st
   return values;
 }
 
-/// Whether an engine keeps to what the problem allows: equal bits for equal inputs, and f32 products of f32 numbers unless TF32 is allowed;
+/// Whether an engine keeps to what the request allows: equal bits for equal inputs if asked for, and f32 products of f32 numbers unless TF32 is allowed;
 /// and is ready to run: those that compile themselves first take seconds each, and there are others.
 enum class Allowed { never, strict, reduced };
-Allowed allowed(const Descriptor& engine, const ConvProblem& p) {
+Allowed allowed(const Descriptor& engine, const PlanRequest& request) {
+  const ConvProblem& p = request.problem;
   const auto behaviors = get_all<cudnnBackendBehaviorNote_t>(engine, CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, CUDNN_BEHAVIOR_NOTE_TYPE_COUNT);
   if (std::ranges::find(behaviors, CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION) != behaviors.end()) return Allowed::never;
   const auto notes = get_all<cudnnBackendNumericalNote_t>(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_NUMERICAL_NOTE_TYPE_COUNT);
@@ -206,8 +207,8 @@ Allowed allowed(const Descriptor& engine, const ConvProblem& p) {
     switch (note) {
       case CUDNN_NUMERICAL_NOTE_TENSOR_CORE: return p.dtype == DType::f32 && !p.allows_tf32;
       case CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION: return p.dtype == DType::f32;
+      case CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC: return request.is_deterministic;
       case CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS:
-      case CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC:
       case CUDNN_NUMERICAL_NOTE_FFT:
       case CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_6x6:
       case CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13: return true;
@@ -273,7 +274,7 @@ std::unique_ptr<ConvPlan> plan_of(const std::shared_ptr<Cudnn>& cudnn, const Des
   set(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
   if (cudnnBackendFinalize(plan.get()) != CUDNN_STATUS_SUCCESS) return nullptr;
   auto made = std::make_unique<BackendPlan>(cudnn, std::move(plan), std::move(name), request.sums ? request.problem.k : 0,
-                                            allowed(engine, request.problem) == Allowed::strict);
+                                            allowed(engine, request) == Allowed::strict);
   return made->workspace_bytes() <= request.most_workspace ? std::move(made) : nullptr;
 }
 
@@ -308,7 +309,7 @@ ConvPlans cudnn_plans(const std::shared_ptr<Cudnn>& cudnn, const PlanRequest& re
   for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
     for (const Descriptor& config : proposals(graph, mode)) {
       const Descriptor engine = get(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
-      const Allowed is = allowed(engine, request.problem);
+      const Allowed is = allowed(engine, request);
       ConvPlans& to = is == Allowed::strict ? plans : reduced;
       if (is == Allowed::never || to.size() == count) continue;
       if (auto plan = plan_of(cudnn, config, engine, name_of_config(config, engine), request)) to.push_back(std::move(plan));

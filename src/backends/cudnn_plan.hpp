@@ -1,5 +1,5 @@
 // cudnn_plan: what cuDNN's graph API can do with one convolution, as plans that are named, timed and run.
-// In: a request.  Out: the plans that fit it, without atomics whose order changes the result.
+// In: a request.  Out: the plans that fit it, without atomics whose order changes the result where it forbids them.
 #pragma once
 #include <functional>
 #include <memory>

@@ -236,9 +236,12 @@ struct CommConfig {
 struct BackendConfig {
   std::string conv = "auto";
   std::int64_t workspace_mib = 1024;
+  bool deterministic = true;
   template <class Key> void keys(Key& key) {
     key("conv", conv, any(), "library of convolutions: auto, or one that this build has (lockstep --version lists them)");
     key("workspace_mib", workspace_mib, between(0, 65536), "scratch memory that a GPU's convolution may ask for; ways that need more are not considered");
+    key("deterministic", deterministic, any(), "equal runs give equal bits, also across kill and resume; false: a GPU's convolutions may be ways that add up in any order, "
+                                               "where those are faster (on a CPU: no effect, bits are equal always)");
   }
 };
 
@@ -251,11 +254,14 @@ struct GraphConfig {
   }
 };
 
-/// [device]  Read by train/commands/bench.
+/// [device]  Read by train/.
 struct DeviceConfig {
   bool record = true;
+  double memory_gib = 0;
   template <class Key> void keys(Key& key) {
     key("record", record, any(), "a GPU replays each kind of step as one CUDA graph where the communication allows it; false: enqueues kernel by kernel");
+    key("memory_gib", memory_gib, between(0, 1e6), "memory that a rank may plan for, GiB; more than that is refused before it is taken, with the largest batch that fits; "
+                                                   "0: on a GPU what is free, on a CPU no limit");
   }
 };
 

@@ -304,6 +304,11 @@ std::vector<Slot> Loader::blanks() const {
   return slots;
 }
 
+std::size_t Loader::bytes_per_image(const Device& device, const Dataset& dataset, std::int64_t slots, bool has_pixels) {
+  const std::int64_t buffers = device.is_host() ? slots + 1 : 2;
+  return static_cast<std::size_t>(buffers) * (sizeof(Cut) + (has_pixels ? aligned(dataset.max_image_bytes()) : 0));
+}
+
 double Loader::wait_seconds() const { return state_->wait_seconds; }
 
 }  // namespace lockstep

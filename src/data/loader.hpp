@@ -52,6 +52,9 @@ class Loader {
   /// The device memory of slots that next() hands out, in turns: two on a GPU, whose images are of no size until then; none on a CPU, where
   /// each slot has its own.  For recordings, which are made of addresses.
   std::vector<Slot> blanks() const;
+  /// Memory that a loader takes for each image of its largest batch: of the GPU; on a CPU, where pages that no image fills cost nothing, of the
+  /// host.  has_pixels: no cache that kernels can read.
+  static std::size_t bytes_per_image(const Device& device, const Dataset& dataset, std::int64_t slots, bool has_pixels);
   double wait_seconds() const;           // that next() has waited in all
 
  private:

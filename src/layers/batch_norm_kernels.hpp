@@ -143,28 +143,42 @@ struct BatchNormApply {
   template <int width>
   LOCKSTEP_FUNCTION void run(std::int64_t begin, std::int64_t end, std::int64_t, std::int64_t channel) const {
     const BlockVectors<width> v(vectors, channel);
-    for (std::int64_t row = begin; row < end; ++row) {
+    for_rows(begin, end, [&]<int rows>(std::int64_t row, std::integral_constant<int, rows>) {
       const std::int64_t at = row * c + channel, ahead = at + few_rows * c;
       prefetch(x + ahead), prefetch_for_writing(y + ahead);
       if (has_residual) prefetch(residual + ahead);
-      Lanes<width> z = (load_last<width>(x + at) - v.mean) * v.scale + v.bias;
-      if (has_residual) z = z + load<width>(residual + at);
-      if constexpr (!runs_on_host && has_relu && width > 1)
-        if (bits) bits[at / width] = positive_bits(z);
-      if (has_relu) z = positive_part(z);
-      store(y + at, z);
-    }
+      Raw<width, T> xs[rows], residuals[rows];
+      for (int i = 0; i < rows; ++i) xs[i] = load_raw_last<width>(x + at + i * c);
+      for (int i = 0; has_residual && i < rows; ++i) residuals[i] = load_raw<width>(residual + at + i * c);
+      for (int i = 0; i < rows; ++i) {
+        Lanes<width> z = (xs[i].lanes() - v.mean) * v.scale + v.bias;
+        if (has_residual) z = z + residuals[i].lanes();
+        if constexpr (!runs_on_host && has_relu && width > 1)
+          if (bits) bits[(at + i * c) / width] = positive_bits(z);
+        if (has_relu) z = positive_part(z);
+        store(y + at + i * c, z);
+      }
+    });
   }
 };
 
-/// g, grad_out's packet at an element, under the relu's mask.  source: y, or the bits.
-template <Mask mask, class T, int width>
-LOCKSTEP_FUNCTION Lanes<width> masked(const Lanes<width>& g, const void* source, std::int64_t at, const Lanes<width>& centered, const BlockVectors<width>& v) {
-  if constexpr (mask == Mask::output) return where_positive(load<width>(static_cast<const T*>(source) + at), g);
-  else if constexpr (mask == Mask::recompute) return where_positive(centered * v.scale + v.bias, g);
-  else if constexpr (mask == Mask::bits && !runs_on_host) return where_set(static_cast<const std::uint8_t*>(source)[at / width], g);
-  else return g;
-}
+/// What backward knows of the relu at a packet.
+template <Mask mask, int width, class T>
+struct MaskPacket {
+  std::conditional_t<mask == Mask::output, Raw<width, T>, std::uint8_t> known;
+  /// source: y, or the bits.
+  LOCKSTEP_FUNCTION void read(const void* source, std::int64_t at) {
+    if constexpr (mask == Mask::output) known = load_raw<width>(static_cast<const T*>(source) + at);
+    if constexpr (mask == Mask::bits) known = static_cast<const std::uint8_t*>(source)[at / width];
+  }
+  /// g under the relu's mask.
+  LOCKSTEP_FUNCTION Lanes<width> operator()(const Lanes<width>& g, const Lanes<width>& centered, const BlockVectors<width>& v) const {
+    if constexpr (mask == Mask::output) return where_positive(known.lanes(), g);
+    else if constexpr (mask == Mask::recompute) return where_positive(centered * v.scale + v.bias, g);
+    else if constexpr (mask == Mask::bits && !runs_on_host) return where_set(known, g);
+    else return g;
+  }
+};
 
 /// grad_x = weight * inv_std * (g - mean_grad - xhat * mean_grad_xhat), or += that.  Means over the group; null: statistics are constants.
 template <class T, Mask mask>
@@ -183,14 +197,19 @@ struct BatchNormGradApply {
     const BlockVectors<width> v(vectors, channel);
     const Lanes<width> constant = mean_grad ? load<width>(mean_grad + channel) : zeros<width>();
     const Lanes<width> slope = mean_grad ? load<width>(mean_grad_xhat + channel) * load<width>(vectors.inv_std + channel) : zeros<width>();
-    for (std::int64_t row = begin; row < end; ++row) {
+    for_rows(begin, end, [&]<int rows>(std::int64_t row, std::integral_constant<int, rows>) {
       const std::int64_t at = row * c + channel, ahead = at + few_rows * c;
       prefetch(x + ahead), prefetch(grad_out + ahead), prefetch_for_writing(grad_x + ahead);
       if (mask == Mask::output) prefetch(static_cast<const T*>(mask_source) + ahead);
-      const Lanes<width> centered = load_last<width>(x + at) - v.mean, g = masked<mask, T>(load_last<width>(grad_out + at), mask_source, at, centered, v);
-      const Lanes<width> d = (g - constant - centered * slope) * v.scale;
-      store(grad_x + at, adds ? load<width>(grad_x + at) + d : d);
-    }
+      Raw<width, T> xs[rows], gs[rows];
+      MaskPacket<mask, width, T> masks[rows];
+      for (int i = 0; i < rows; ++i) xs[i] = load_raw_last<width>(x + at + i * c), gs[i] = load_raw_last<width>(grad_out + at + i * c), masks[i].read(mask_source, at + i * c);
+      for (int i = 0; i < rows; ++i) {
+        const Lanes<width> centered = xs[i].lanes() - v.mean, g = masks[i](gs[i].lanes(), centered, v);
+        const Lanes<width> d = (g - constant - centered * slope) * v.scale;
+        store(grad_x + at + i * c, adds ? load<width>(grad_x + at + i * c) + d : d);
+      }
+    });
   }
 };
 

@@ -17,14 +17,18 @@ struct BatchNormPairApply {
   template <int width>
   LOCKSTEP_FUNCTION void run(std::int64_t begin, std::int64_t end, std::int64_t, std::int64_t channel) const {
     const BlockVectors<width> va(of_a, channel), vb(of_b, channel);
-    for (std::int64_t row = begin; row < end; ++row) {
+    for_rows(begin, end, [&]<int rows>(std::int64_t row, std::integral_constant<int, rows>) {
       const std::int64_t at = row * c + channel, ahead = at + few_rows * c;
       prefetch(a + ahead), prefetch(b + ahead), prefetch_for_writing(y + ahead);
-      const Lanes<width> z = (load_last<width>(a + at) - va.mean) * va.scale + va.bias + ((load_last<width>(b + at) - vb.mean) * vb.scale + vb.bias);
-      if constexpr (!runs_on_host && width > 1)
-        if (bits) bits[at / width] = positive_bits(z);
-      store(y + at, positive_part(z));
-    }
+      Raw<width, T> as[rows], bs[rows];
+      for (int i = 0; i < rows; ++i) as[i] = load_raw_last<width>(a + at + i * c), bs[i] = load_raw_last<width>(b + at + i * c);
+      for (int i = 0; i < rows; ++i) {
+        const Lanes<width> z = (as[i].lanes() - va.mean) * va.scale + va.bias + ((bs[i].lanes() - vb.mean) * vb.scale + vb.bias);
+        if constexpr (!runs_on_host && width > 1)
+          if (bits) bits[(at + i * c) / width] = positive_bits(z);
+        store(y + at + i * c, positive_part(z));
+      }
+    });
   }
 };
 
@@ -54,15 +58,21 @@ struct BatchNormPairGradApply {
   template <int width>
   LOCKSTEP_FUNCTION void run(std::int64_t begin, std::int64_t end, std::int64_t, std::int64_t channel) const {
     const GradMap<width> map_a(of_a, means_a, c, channel), map_b(of_b, means_b, c, channel);
-    for (std::int64_t row = begin; row < end; ++row) {
+    for_rows(begin, end, [&]<int rows>(std::int64_t row, std::integral_constant<int, rows>) {
       const std::int64_t at = row * c + channel, ahead = at + few_rows * c;
       prefetch(a + ahead), prefetch(b + ahead), prefetch(grad_out + ahead);
-      const Lanes<width> xa = load_last<width>(a + at), xb = load_last<width>(b + at);
-      const Lanes<width> g = masked<mask, T>(load_last<width>(grad_out + at), mask_source, at, xa, map_a.v);
-      const Lanes<width> da = map_a(xa, g), db = map_b(xb, g);
-      if (grad_a) store(grad_a + at, adds_a ? load<width>(grad_a + at) + da : da);
-      if (grad_b) store(grad_b + at, adds_b ? load<width>(grad_b + at) + db : db);
-    }
+      Raw<width, T> as[rows], bs[rows], gs[rows];
+      MaskPacket<mask, width, T> masks[rows];
+      for (int i = 0; i < rows; ++i) {
+        as[i] = load_raw_last<width>(a + at + i * c), bs[i] = load_raw_last<width>(b + at + i * c), gs[i] = load_raw_last<width>(grad_out + at + i * c);
+        masks[i].read(mask_source, at + i * c);
+      }
+      for (int i = 0; i < rows; ++i) {
+        const Lanes<width> xa = as[i].lanes(), g = masks[i](gs[i].lanes(), xa, map_a.v), da = map_a(xa, g), db = map_b(bs[i].lanes(), g);
+        if (grad_a) store(grad_a + at + i * c, adds_a ? load<width>(grad_a + at + i * c) + da : da);
+        if (grad_b) store(grad_b + at + i * c, adds_b ? load<width>(grad_b + at + i * c) + db : db);
+      }
+    });
   }
 };
 

@@ -15,6 +15,9 @@ StemWindows windows_of(const Shape& x, const Shape& y) {
   const auto i = [](std::int64_t v) { return static_cast<int>(v); };
   return {i(x.h), i(x.w), i(y.h), i(y.w), x.c};
 }
+/// The row or column of an image of `extent` that is nearest to i.
+LOCKSTEP_FUNCTION int inside(int i, int extent) { return i < 0 ? 0 : i < extent ? i : extent - 1; }
+
 /// A window's image, row and column.
 struct WindowAt {
   std::int64_t n;
@@ -53,17 +56,20 @@ struct BatchNormPoolApply {
       // As max_pool of relu's output, to rounding: the first of equals; a NaN wins.  x where the largest is, rather than that, decides.
       Lanes<width> best = zero, best_x = zero, place = zero;
       for (int p = 0; p < best.parts; ++p) best.v[p] -= Kokkos::Experimental::infinity_v<float>;
-      for (int r = at.i == 0 ? 1 : 0; r < 3 && 2 * at.i - 1 + r < g.h; ++r)
-        for (int s = at.j == 0 ? 1 : 0; s < 3 && 2 * at.j - 1 + s < g.w; ++s) {
-          const Lanes<width> in = load<width>(image + g.pixel(2 * at.i - 1 + r, 2 * at.j - 1 + s, g.w)), key = in * direction;
-          const float here = static_cast<float>(3 * r + s);
-          for (int p = 0; p < key.parts; ++p) {
-            const auto wins = (key.v[p] > best.v[p]) | (key.v[p] != key.v[p]);
-            best.v[p] = wins ? key.v[p] : best.v[p];
-            best_x.v[p] = wins ? in.v[p] : best_x.v[p];
-            place.v[p] = wins ? zero.v[p] + here : place.v[p];
-          }
+      Raw<width, T> xs[9];               // all are asked for before the first is used; a place outside reads its neighbour inside, and does not count
+      const auto row_of = [&](int place) { return 2 * at.i - 1 + place / 3; };
+      const auto column_of = [&](int place) { return 2 * at.j - 1 + place % 3; };
+      for (int k = 0; k < 9; ++k) xs[k] = load_raw<width>(image + g.pixel(inside(row_of(k), g.h), inside(column_of(k), g.w), g.w));
+      for (int k = 0; k < 9; ++k) {
+        if (row_of(k) != inside(row_of(k), g.h) || column_of(k) != inside(column_of(k), g.w)) continue;
+        const Lanes<width> in = xs[k].lanes(), key = in * direction;
+        for (int p = 0; p < key.parts; ++p) {
+          const auto wins = (key.v[p] > best.v[p]) | (key.v[p] != key.v[p]);
+          best.v[p] = wins ? key.v[p] : best.v[p];
+          best_x.v[p] = wins ? in.v[p] : best_x.v[p];
+          place.v[p] = wins ? zero.v[p] + static_cast<float>(k) : place.v[p];
         }
+      }
       const std::int64_t out = window * g.c + channel;
       store(y + out, positive_part((best_x - v.mean) * v.scale + v.bias));
       if (argmax) store(argmax + out, place), store(largest + out, best_x);
@@ -90,23 +96,29 @@ struct BatchNormPoolGradApply {
     for (std::int64_t window = begin; window < end; ++window) {
       const WindowAt at(window, g);
       const bool has_below = at.i + 1 < g.p, has_right = at.j + 1 < g.q;
-      const std::int64_t here = window * g.c + channel, below = here + g.q * g.c;
-      Lanes<width> grad[2][2];
-      grad[0][0] = load<width>(grad_y + here);
-      grad[0][1] = has_right ? load<width>(grad_y + here + g.c) : zeros<width>();
-      grad[1][0] = has_below ? load<width>(grad_y + below) : zeros<width>();
-      grad[1][1] = has_below && has_right ? load<width>(grad_y + below + g.c) : zeros<width>();
-      const auto from = [&](int i, int j, int place) {   // what window (at.i + i, at.j + j), which exists or has no gradient, sends to its place
-        const bool exists = (i == 0 || has_below) && (j == 0 || has_right);
-        return where_equal(argmax + (exists ? (i == 0 ? here : below) + j * g.c : here), static_cast<std::uint8_t>(place), grad[i][j]);
-      };
       const std::int64_t image = g.image(at.n, g.h, g.w) + channel;
+      // All is asked for before the first is used.  A window or pixel that does not exist reads one that does, and then does not count.
+      std::int64_t windows[4], pixels[4];
+      for (int k = 0; k < 4; ++k) {
+        windows[k] = (window + (k / 2 != 0 && has_below ? g.q : 0) + (k % 2 != 0 && has_right ? 1 : 0)) * g.c + channel;
+        pixels[k] = image + g.pixel(inside(2 * at.i + k / 2, g.h), inside(2 * at.j + k % 2, g.w), g.w);
+      }
+      Raw<width, T> xs[4], grads[4];
+      LaneBytes<width> places[4];
+      for (int k = 0; k < 4; ++k) {
+        xs[k] = load_raw_last<width>(x + pixels[k]);
+        grads[k] = load_raw<width>(grad_y + windows[k]), places[k] = load_bytes<width>(argmax + windows[k]);
+      }
+      const auto from = [&](int i, int j, int place) {   // what window (at.i + i, at.j + j) sends to its place
+        const bool exists = (i == 0 || has_below) && (j == 0 || has_right);
+        return exists ? where_equal(places[2 * i + j], static_cast<std::uint8_t>(place), grads[2 * i + j].lanes()) : zeros<width>();
+      };
       const auto finish = [&](int row, int column, const Lanes<width>& sum) {
         if (2 * at.i + row >= g.h || 2 * at.j + column >= g.w) return;
-        const std::int64_t to = image + g.pixel(2 * at.i + row, 2 * at.j + column, g.w);
-        const Lanes<width> centered = load_last<width>(x + to) - v.mean, gradient = where_positive(centered * v.scale + v.bias, sum);
+        T* const to = grad_x + pixels[2 * row + column];
+        const Lanes<width> centered = xs[2 * row + column].lanes() - v.mean, gradient = where_positive(centered * v.scale + v.bias, sum);
         const Lanes<width> d = (gradient - constant - centered * slope) * v.scale;
-        store(grad_x + to, adds ? load<width>(grad_x + to) + d : d);
+        store(to, adds ? load<width>(to) + d : d);
       };
       finish(0, 0, from(0, 0, 4));
       finish(0, 1, from(0, 0, 5) + from(0, 1, 3));

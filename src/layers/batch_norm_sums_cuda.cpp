@@ -46,25 +46,28 @@ __device__ void add_rows_of_block(const Lanes<width> (&of_thread)[count], std::i
   }
 }
 
+/// body(first row, how many: a constant) for every step-th row from `row` on, rows_together at a time.
+template <class Body>
+__device__ void for_turns(std::int64_t row, std::int64_t step, std::int64_t rows, const Body& body) {
+  for (; row + (rows_together - 1) * step < rows; row += rows_together * step) body(row, std::integral_constant<int, rows_together>());
+  for (; row < rows; row += step) body(row, std::integral_constant<int, 1>());
+}
+
 template <class T, int width>
 __global__ void __launch_bounds__(block_threads) batch_norm_sum_rows(const T* x, const float* center, std::int64_t rows, std::int64_t c, float* partial) {
-  constexpr int ahead = 4;
   take_turn_in_stream();
   const std::int64_t channel = static_cast<std::int64_t>(blockIdx.y * blockDim.x + threadIdx.x) * width, step = static_cast<std::int64_t>(gridDim.x) * blockDim.y;
   Lanes<width> sums[2] = {zeros<width>(), zeros<width>()};
   if (channel < c) {
     const Lanes<width> k = load<width>(center + channel);
-    const auto add = [&](const Lanes<width>& v) {
-      const Lanes<width> d = v - k;
-      sums[0] = sums[0] + d, sums[1] = sums[1] + d * d;
-    };
-    std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
-    for (; row + (ahead - 1) * step < rows; row += ahead * step) {
-      Lanes<width> v[ahead];
-      for (int i = 0; i < ahead; ++i) v[i] = load<width>(x + (row + i * step) * c + channel);
-      for (int i = 0; i < ahead; ++i) add(v[i]);
-    }
-    for (; row < rows; row += step) add(load<width>(x + row * c + channel));
+    for_turns(static_cast<std::int64_t>(blockIdx.x) * blockDim.y + threadIdx.y, step, rows, [&]<int turns>(std::int64_t row, std::integral_constant<int, turns>) {
+      Raw<width, T> xs[turns];
+      for (int i = 0; i < turns; ++i) xs[i] = load_raw<width>(x + (row + i * step) * c + channel);
+      for (int i = 0; i < turns; ++i) {
+        const Lanes<width> d = xs[i].lanes() - k;
+        sums[0] = sums[0] + d, sums[1] = sums[1] + d * d;
+      }
+    });
   }
   add_rows_of_block(sums, c, partial);
 }
@@ -72,24 +75,25 @@ __global__ void __launch_bounds__(block_threads) batch_norm_sum_rows(const T* x,
 template <class T, int width, Mask mask>
 __global__ void __launch_bounds__(block_threads) batch_norm_grad_sum_rows(const T* x, const T* grad_out, const void* mask_source, T* residual, bool adds_residual,
                                                                           BatchNormVectors vectors, std::int64_t rows, std::int64_t c, float* partial) {
-  constexpr int ahead = 2;
   take_turn_in_stream();
   const std::int64_t channel = static_cast<std::int64_t>(blockIdx.y * blockDim.x + threadIdx.x) * width, step = static_cast<std::int64_t>(gridDim.x) * blockDim.y;
   Lanes<width> sums[2] = {zeros<width>(), zeros<width>()};
   if (channel < c) {
     const BlockVectors<width> v(vectors, channel);
-    const auto add = [&](std::int64_t at, const Lanes<width>& of_x, const Lanes<width>& of_grad) {
-      const Lanes<width> centered = of_x - v.mean, g = masked<mask, T>(of_grad, mask_source, at, centered, v);
-      sums[0] = sums[0] + g, sums[1] = sums[1] + g * centered;
-      if (residual) store(residual + at, adds_residual ? load<width>(residual + at) + g : g);
-    };
-    std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
-    for (; row + (ahead - 1) * step < rows; row += ahead * step) {
-      Lanes<width> xs[ahead], gs[ahead];
-      for (int i = 0; i < ahead; ++i) xs[i] = load<width>(x + (row + i * step) * c + channel), gs[i] = load<width>(grad_out + (row + i * step) * c + channel);
-      for (int i = 0; i < ahead; ++i) add((row + i * step) * c + channel, xs[i], gs[i]);
-    }
-    for (; row < rows; row += step) add(row * c + channel, load<width>(x + row * c + channel), load<width>(grad_out + row * c + channel));
+    for_turns(static_cast<std::int64_t>(blockIdx.x) * blockDim.y + threadIdx.y, step, rows, [&]<int turns>(std::int64_t row, std::integral_constant<int, turns>) {
+      Raw<width, T> xs[turns], gs[turns];
+      MaskPacket<mask, width, T> masks[turns];
+      for (int i = 0; i < turns; ++i) {
+        const std::int64_t at = (row + i * step) * c + channel;
+        xs[i] = load_raw<width>(x + at), gs[i] = load_raw<width>(grad_out + at), masks[i].read(mask_source, at);
+      }
+      for (int i = 0; i < turns; ++i) {
+        const std::int64_t at = (row + i * step) * c + channel;
+        const Lanes<width> centered = xs[i].lanes() - v.mean, g = masks[i](gs[i].lanes(), centered, v);
+        sums[0] = sums[0] + g, sums[1] = sums[1] + g * centered;
+        if (residual) store(residual + at, adds_residual ? load<width>(residual + at) + g : g);
+      }
+    });
   }
   add_rows_of_block(sums, c, partial);
 }
@@ -97,30 +101,24 @@ __global__ void __launch_bounds__(block_threads) batch_norm_grad_sum_rows(const 
 template <class T, int width, Mask mask>
 __global__ void __launch_bounds__(block_threads) batch_norm_pair_grad_sum_rows(const T* a, const T* b, const T* grad_out, const void* mask_source, BatchNormVectors of_a,
                                                                                BatchNormVectors of_b, std::int64_t rows, std::int64_t c, float* partial) {
-  constexpr int ahead = 2;
   take_turn_in_stream();
   const std::int64_t channel = static_cast<std::int64_t>(blockIdx.y * blockDim.x + threadIdx.x) * width, step = static_cast<std::int64_t>(gridDim.x) * blockDim.y;
   Lanes<width> sums[3] = {zeros<width>(), zeros<width>(), zeros<width>()};
   if (channel < c) {
     const BlockVectors<width> va(of_a, channel);
     const Lanes<width> mean_b = load<width>(of_b.mean + channel);
-    const auto add = [&](std::int64_t at, const Lanes<width>& in_a, const Lanes<width>& in_b, const Lanes<width>& of_grad) {
-      const Lanes<width> g = masked<mask, T>(of_grad, mask_source, at, in_a, va);
-      sums[0] = sums[0] + g, sums[1] = sums[1] + g * (in_a - va.mean), sums[2] = sums[2] + g * (in_b - mean_b);
-    };
-    std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
-    for (; row + (ahead - 1) * step < rows; row += ahead * step) {
-      Lanes<width> as[ahead], bs[ahead], gs[ahead];
-      for (int i = 0; i < ahead; ++i) {
+    for_turns(static_cast<std::int64_t>(blockIdx.x) * blockDim.y + threadIdx.y, step, rows, [&]<int turns>(std::int64_t row, std::integral_constant<int, turns>) {
+      Raw<width, T> as[turns], bs[turns], gs[turns];
+      MaskPacket<mask, width, T> masks[turns];
+      for (int i = 0; i < turns; ++i) {
         const std::int64_t at = (row + i * step) * c + channel;
-        as[i] = load<width>(a + at), bs[i] = load<width>(b + at), gs[i] = load<width>(grad_out + at);
+        as[i] = load_raw<width>(a + at), bs[i] = load_raw<width>(b + at), gs[i] = load_raw<width>(grad_out + at), masks[i].read(mask_source, at);
       }
-      for (int i = 0; i < ahead; ++i) add((row + i * step) * c + channel, as[i], bs[i], gs[i]);
-    }
-    for (; row < rows; row += step) {
-      const std::int64_t at = row * c + channel;
-      add(at, load<width>(a + at), load<width>(b + at), load<width>(grad_out + at));
-    }
+      for (int i = 0; i < turns; ++i) {
+        const Lanes<width> centered = as[i].lanes() - va.mean, g = masks[i](gs[i].lanes(), centered, va);
+        sums[0] = sums[0] + g, sums[1] = sums[1] + g * centered, sums[2] = sums[2] + g * (bs[i].lanes() - mean_b);
+      }
+    });
   }
   add_rows_of_block(sums, c, partial);
 }

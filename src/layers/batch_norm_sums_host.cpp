@@ -87,7 +87,9 @@ struct BatchNormGradSum {
         prefetch(x + ahead), prefetch(grad_out + ahead);
         if (mask == Mask::output) prefetch(static_cast<const T*>(mask_source) + ahead);
         if (residual_grad) prefetch_for_writing(residual_grad + ahead);
-        const Lanes<width> centered = load<width>(x + at) - v.mean, g = masked<mask, T>(load<width>(grad_out + at), mask_source, at, centered, v);
+        MaskPacket<mask, width, T> known;
+        known.read(mask_source, at);
+        const Lanes<width> centered = load<width>(x + at) - v.mean, g = known(load<width>(grad_out + at), centered, v);
         sum.of[0] = sum.of[0] + g, sum.of[1] = sum.of[1] + g * centered;
         if (residual_grad) store(residual_grad + at, adds_residual ? load<width>(residual_grad + at) + g : g);
       }

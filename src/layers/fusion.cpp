@@ -48,8 +48,8 @@ void fuse(Graph& graph) {
     if (second && second->in[0] != node.in[0]) {
       node.layer = std::make_unique<BatchNormPair>(*norm, dynamic_cast<BatchNorm&>(*second->layer));
       node.in.push_back(second->in[0]);
-      node.parameters.insert(node.parameters.end(), second->parameters.begin(), second->parameters.end());
-      node.buffers.insert(node.buffers.end(), second->buffers.begin(), second->buffers.end());
+      for (const int parameter : second->parameters) node.parameters.push_back(parameter);
+      for (const int buffer : second->buffers) node.buffers.push_back(buffer);
       second->layer.reset(), sum->layer.reset();
     } else {
       if (sum) node.in.push_back(other), norm->fuse_add(), sum->layer.reset();

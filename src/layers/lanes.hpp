@@ -65,17 +65,45 @@ LOCKSTEP_FUNCTION Lanes<width> load(const T* from) {
   }
   return r;
 }
-/// load of what no kernel reads soon: on a GPU its cache lines are the first to go.
+/// What load reads, not yet converted: a GPU asks for several rows at once before it computes with the first.
 template <int width, class T>
-LOCKSTEP_FUNCTION Lanes<width> load_last(const T* from) {
+struct Raw {
+  static constexpr bool is_packet = !runs_on_host && width * sizeof(T) == 16;
+  std::conditional_t<is_packet, Packet<16>, Lanes<width>> value;
+  LOCKSTEP_FUNCTION Lanes<width> lanes() const {
+    if constexpr (is_packet) return load<width>(reinterpret_cast<const T*>(&value));
+    else return value;
+  }
+};
+template <int width, class T>
+LOCKSTEP_FUNCTION Raw<width, T> load_raw(const T* from) {
+  if constexpr (Raw<width, T>::is_packet) return {*reinterpret_cast<const Packet<16>*>(from)};
+  else return {load<width>(from)};
+}
+/// Of what no kernel reads soon: on a GPU its cache lines are the first to go.
+template <int width, class T>
+LOCKSTEP_FUNCTION Raw<width, T> load_raw_last(const T* from) {
 #ifdef __CUDA_ARCH__
-  if constexpr (width * sizeof(T) == 16) {
+  if constexpr (Raw<width, T>::is_packet) {
     const int4 raw = __ldcs(reinterpret_cast<const int4*>(from));
-    return load<width>(reinterpret_cast<const T*>(&raw));
+    Raw<width, T> r;
+    memcpy(&r.value, &raw, sizeof raw);
+    return r;
   }
 #endif
-  return load<width>(from);
+  return load_raw<width>(from);
 }
+/// Rows that a work item asks for at once: enough bytes on their way to keep a GPU's memory busy.
+inline constexpr int rows_together = runs_on_host ? 1 : 4;
+/// body(first row, how many: a constant) for all rows from begin to end, rows_together at a time.
+template <class Body>
+LOCKSTEP_FUNCTION void for_rows(std::int64_t begin, std::int64_t end, const Body& body) {
+  std::int64_t row = begin;
+  if constexpr (rows_together > 1)
+    for (; row + rows_together <= end; row += rows_together) body(row, std::integral_constant<int, rows_together>());
+  for (; row < end; ++row) body(row, std::integral_constant<int, 1>());
+}
+
 template <int width, class T>
 LOCKSTEP_FUNCTION void store(T* to, const Lanes<width>& a) {
   if constexpr (width == 1) {
@@ -150,15 +178,31 @@ LOCKSTEP_FUNCTION Lanes<width> where_set(std::uint8_t bits, const Lanes<width>& 
   return r;
 }
 
+/// A packet's bytes, one a lane.
+template <int width>
+struct LaneBytes {
+  std::uint8_t of[width];
+};
+template <int width>
+LOCKSTEP_FUNCTION LaneBytes<width> load_bytes(const std::uint8_t* from) {
+  LaneBytes<width> r;
+  if constexpr (!runs_on_host && width % 4 == 0) {
+    const Packet<width> raw = *reinterpret_cast<const Packet<width>*>(from);   // memcpy would read byte by byte
+    memcpy(r.of, &raw, sizeof raw);
+  } else {
+    memcpy(r.of, from, sizeof r.of);
+  }
+  return r;
+}
+
 /// g where the byte is `value`, else 0.
 template <int width>
-LOCKSTEP_FUNCTION Lanes<width> where_equal(const std::uint8_t* bytes, std::uint8_t value, const Lanes<width>& g) {
+LOCKSTEP_FUNCTION Lanes<width> where_equal(const LaneBytes<width>& bytes, std::uint8_t value, const Lanes<width>& g) {
+  const std::uint8_t(&here)[width] = bytes.of;
   if constexpr (width == 1) {
-    return bytes[0] == value ? g : zeros<width>();
+    return here[0] == value ? g : zeros<width>();
   } else {
-    std::uint8_t here[width];
     std::uint32_t bits[width], mask[width];
-    memcpy(here, bytes, sizeof here);
     memcpy(bits, &g, sizeof bits);
     for (int i = 0; i < width; ++i) mask[i] = here[i] == value ? ~0u : 0u;
     for (int i = 0; i < width; ++i) bits[i] &= mask[i];

@@ -58,7 +58,7 @@ struct MaxPoolBackward {
         for (int q = columns.first; q < columns.end; ++q) {
           const std::int64_t from = ((i.n * g.p + p) * g.q + q) * g.c + channel;
           const int place = (i.y + g.pad - p * g.stride) * g.kernel + i.x + g.pad - q * g.stride;
-          sum = sum + where_equal(argmax + from, static_cast<std::uint8_t>(place), load<width>(grad_y + from));
+          sum = sum + where_equal(load_bytes<width>(argmax + from), static_cast<std::uint8_t>(place), load<width>(grad_y + from));
         }
       store(to, sum);
     }

@@ -55,7 +55,7 @@ class Allocation {
 
 class Device {
  public:
-  /// The device that KokkosSession chose.  plans_only: none at all (`check` on a machine without a GPU); it may be asked is_host() alone.
+  /// The device that KokkosSession chose.  plans_only: none at all (`check` on a machine without a GPU); it may be asked is_host() and its limit alone.
   explicit Device(bool plans_only = false);
   ~Device();
   Device(const Device&) = delete;
@@ -66,7 +66,9 @@ class Device {
   std::string name() const;
   int concurrency() const;                                  // CPU threads, or multiprocessors
   std::size_t memory_bytes() const;                         // in all; 0 where unknown
-  std::size_t free_bytes() const;                           // now, for all processes; 0 where unknown
+  std::size_t free_bytes() const;                           // now, for all processes, within the limit; 0 where unknown
+  std::size_t limit_bytes() const { return limit_bytes_; }  // that allocate() of this device shall give out in all; 0: no limit
+  void limit_memory(std::size_t bytes) { limit_bytes_ = bytes; }
   std::size_t allocated_bytes() const;                      // by allocate() of this device, now
 
   Allocation allocate(std::size_t bytes);                   // device memory, zeroed, 256-byte aligned
@@ -91,6 +93,7 @@ class Device {
  private:
   std::unique_ptr<State> state_;
   bool plans_only_ = false;
+  std::size_t limit_bytes_ = 0;
 };
 
 /// Counts of what is in flight, so that the host is never more than `limit` steps ahead.

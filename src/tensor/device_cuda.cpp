@@ -167,7 +167,9 @@ std::size_t Device::memory_bytes() const { return state_->properties.totalGlobal
 std::size_t Device::free_bytes() const {
   std::size_t free = 0, total = 0;
   if (!plans_only_) check(cudaMemGetInfo(&free, &total));
-  return free;
+  if (limit_bytes_ == 0) return free;
+  const std::size_t within = limit_bytes_ - std::min(limit_bytes_, allocated_bytes());
+  return plans_only_ ? within : std::min(free, within);
 }
 std::size_t Device::allocated_bytes() const { return state_->allocated->load(); }
 

@@ -53,7 +53,7 @@ bool Device::is_host() const { return true; }
 std::string Device::name() const { return text_of("CPU, ", counted(concurrency(), "thread")); }
 int Device::concurrency() const { return state_->space.concurrency(); }
 std::size_t Device::memory_bytes() const { return 0; }
-std::size_t Device::free_bytes() const { return 0; }
+std::size_t Device::free_bytes() const { return limit_bytes_ > allocated_bytes() ? limit_bytes_ - allocated_bytes() : 0; }
 std::size_t Device::allocated_bytes() const { return state_->allocated->load(); }
 
 Allocation Device::allocate(std::size_t bytes) {

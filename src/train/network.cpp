@@ -20,6 +20,12 @@ bool matches_any(const std::vector<std::string>& patterns, const std::string& na
   return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& pattern) { return matches(pattern, name); });
 }
 
+/// The least that there can be: without scratch where only the most is known.
+MemoryUse without_guess(MemoryUse use) {
+  if (!use.is_exact) use.workspace = 0, use.is_exact = true;
+  return use;
+}
+
 std::int64_t widest_buffer(const Graph& graph) {
   std::int64_t widest = 0;
   for (const BufferSpec& buffer : graph.buffer_specs()) widest = std::max(widest, buffer.channels);
@@ -54,29 +60,40 @@ void freeze(Graph& graph, Parameters& parameters, const FreezeConfig& config) {
   }
 }
 
-Network::Network(Device& device, Communicator& comm, const Config& config, const Shape& images) : device_(device), comm_(comm), graph_(images) {
+Network::Network(Device& device, Communicator& comm, const Config& config, const Shape& images, const MemoryBeside& beside)
+    : device_(device), comm_(comm), config_(config), beside_(beside), graph_(images) {
   const Value logits = build_model(graph_, config.model);
   cross_entropy(logits, config.loss.label_smoothing);
   if (config.graph.fuse) fuse(graph_);
   parameters_ = std::make_unique<Parameters>(finish_order(graph_), std::vector<BufferSpec>(graph_.buffer_specs().begin(), graph_.buffer_specs().end()),
                                              dtype_of(config.precision));
   freeze(graph_, *parameters_, config.freeze);
-  if (config.model.sync_bn && comm.size() > 1 && widest_buffer(graph_) > 0)
+  if (config.model.sync_bn && comm.size() > 1 && !device.is_plan_only() && widest_buffer(graph_) > 0)
     exchange_ = make_exchange(device, comm.split(static_cast<int>(config.model.sync_bn_group)), 2 * (2 * widest_buffer(graph_) + 16));
-  make_executor(config);
+  if (knows_room()) {                    // convolutions are timed only where the rest fits
+    Device nothing(true);
+    require_room(without_guess(Network(nothing, comm, config, images, beside).memory()));
+  }
+  make_executor();
 }
 
-/// Rank 0 times what its cache does not hold, and all ranks take its choice.
-void Network::make_executor(const Config& config) {
+/// Rank 0 times what its cache does not hold, and all ranks take its choice.  Where no GPU is, earlier choices tell what memory they need.
+void Network::make_executor() {
+  const Config& config = config_;
   ConvChoices choices;
   const bool is_timed = !device_.is_host() && !device_.is_plan_only();
   const auto make = [&] {
-    const ConvSetting convolutions{.config = config.backends, .allows_tf32 = config.precision == "tf32", .choices = is_timed ? &choices : nullptr};
+    const ConvSetting convolutions{.config = config.backends, .allows_tf32 = config.precision == "tf32", .choices = device_.is_host() ? nullptr : &choices};
     executor_ = std::make_unique<Executor>(graph_, *parameters_,
                                            Executor::Context{device_, convolutions, comm_, exchange_.get(), dtype_of(config.precision),
                                                              static_cast<std::int64_t>(config.comm.bucket_mib * (1 << 20)), config.graph.overlap});
   };
-  if (!is_timed) return make();
+  if (!is_timed) {
+    if (!device_.is_host()) choices = read_choices(config.run);
+    make();
+    is_workspace_known_ = choices.are_complete();
+    return;
+  }
   if (comm_.rank() == 0) {
     choices = read_choices(config.run);
     make();
@@ -89,7 +106,8 @@ void Network::make_executor(const Config& config) {
 }
 Network::~Network() = default;
 
-MemoryUse Network::memory(const OptimizerConfig& optimizer) const {
+MemoryUse Network::memory() const {
+  const OptimizerConfig& optimizer = config_.optimizer;
   const auto elements = static_cast<std::size_t>(parameters_->elements()), buffers = static_cast<std::size_t>(parameters_->buffer_elements());
   const MemoryPlan plan = executor_->memory();
   const std::size_t moments = optimizer.kind == "adamw" ? 2 : optimizer.momentum > 0 ? 1 : 0;
@@ -99,10 +117,31 @@ MemoryUse Network::memory(const OptimizerConfig& optimizer) const {
   use.optimizer = 4 * moments * elements;
   use.activations = plan.arena;
   use.workspace = plan.workspace;
+  use.input = beside_.input_bytes(graph_.shape(0).n);
+  use.cache = beside_.cache;
+  use.is_exact = is_workspace_known_;
   return use;
 }
 
+/// Of all ranks the one with the least memory decides, so that all say the same.
+void Network::require_room(const MemoryUse& use) {
+  if (!knows_room()) return;
+  const bool is_limited = device_.limit_bytes() > 0;
+  // A GPU also needs some for what libraries and recordings take later.
+  const std::size_t here = is_limited ? device_.free_bytes() : device_.free_bytes() - device_.free_bytes() / 64;
+  const auto room = static_cast<std::size_t>(comm_.min(static_cast<std::int64_t>(here)));
+  if (use.total() <= room) return;
+  const Shape& images = graph_.shape(0);
+  Device nothing(true);
+  const auto planned = [&](std::int64_t n) { return Network(nothing, comm_, config_, images.with_batch(n), beside_).memory(); };
+  std::int64_t most = largest_that_fits(images.n - 1, [&](std::int64_t n) { return planned(n).total() <= room; });
+  if (most == 0) most = largest_that_fits(images.n - 1, [&](std::int64_t n) { return without_guess(planned(n)).total() <= room; });
+  fail(is_limited ? text_of("device.memory_gib = ", config_.device.memory_gib, " leaves ") : text_of("the GPU (", device_.name(), ") has room for "), mib(room), ", but a batch of ",
+       counted(images.n, "image"), " on each rank needs ", mib(use.total()), ": ", text(use), ". ", beside_.advice ? beside_.advice(most) : text_of("At most ", most, " at once fit."));
+}
+
 void Network::allocate() {
+  require_room(memory());
   Parameters& p = *parameters_;
   const auto elements = static_cast<std::size_t>(p.elements()), buffers = static_cast<std::size_t>(p.buffer_elements());
   master_ = device_.allocate(elements * 4);

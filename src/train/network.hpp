@@ -1,5 +1,5 @@
 // network: a model with everything it needs to run: graph, parameters and their memory, executor, batch norm exchange.
-// In: a resolved Config and the shape of a batch.  Used by training, evaluation and bench alike.
+// In: a resolved Config and the shape of a batch.  Refuses, with the plan's numbers, what its device has no room for.  Used by training, evaluation and bench alike.
 #pragma once
 #include <memory>
 
@@ -7,24 +7,22 @@
 #include "comm/communicator.hpp"
 #include "comm/exchange.hpp"
 #include "graph/executor.hpp"
+#include "train/memory.hpp"
 
 namespace lockstep {
 
-/// Bytes by use; what `check` prints before a job is queued.
-struct MemoryUse {
-  std::size_t parameters = 0, gradients = 0, optimizer = 0, activations = 0, workspace = 0, input = 0, cache = 0;
-  std::size_t total() const { return parameters + gradients + optimizer + activations + workspace + input + cache; }
-};
-
 class Network {
  public:
-  /// images: [largest batch, h, w, c].  Collective when batch norm is synchronized.  Allocates nothing until allocate().
-  Network(Device& device, Communicator& comm, const Config& config, const Shape& images);
+  /// images: [largest batch, h, w, c].  Collective, unless the device only plans and has no limit.  Allocates nothing until allocate().
+  /// Error where not even the least that it and what stands beside it need fits into the device's memory.
+  Network(Device& device, Communicator& comm, const Config& config, const Shape& images, const MemoryBeside& beside = {});
   ~Network();
   Network(const Network&) = delete;
   Network& operator=(const Network&) = delete;
 
-  MemoryUse memory(const OptimizerConfig& optimizer) const;
+  /// What `check` prints: of the network, its optimizer and what stands beside it.
+  MemoryUse memory() const;
+  /// Collective.  Error where it does not fit.
   void allocate();
   /// Whether a step may be recorded: all its communication can be.
   bool is_recordable() const;
@@ -33,12 +31,18 @@ class Network {
   Parameters& parameters() { return *parameters_; }
   const Parameters& parameters() const { return *parameters_; }
   Executor& executor() { return *executor_; }
+  const Executor& executor() const { return *executor_; }
 
  private:
-  void make_executor(const Config& config);
+  void make_executor();
+  bool knows_room() const { return device_.limit_bytes() > 0 || device_.free_bytes() > 0; }
+  void require_room(const MemoryUse& use);
 
   Device& device_;
   Communicator& comm_;
+  Config config_;
+  MemoryBeside beside_;
+  bool is_workspace_known_ = true;
   Graph graph_;
   std::unique_ptr<Parameters> parameters_;
   std::unique_ptr<Exchange> exchange_;

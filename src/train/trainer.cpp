@@ -42,7 +42,7 @@ struct Trainer::NotTraining {
 
 Trainer::Trainer(Device& device, Communicator& comm, const RunSetting& setting, Console& console, Progress& progress, StartRecord start)
     : device_(device), comm_(comm), setting_(setting), plan_(setting.plan), console_(console), progress_(progress),
-      network_(device, comm, setting.plan.config, setting.plan.images), rates_(rate_table(setting.plan.config.schedule, schedule_plan(setting.plan))),
+      network_(device, comm, setting.plan.config, setting.plan.images, beside_training(device, setting.plan, *setting.train, setting.eval)), rates_(rate_table(setting.plan.config.schedule, schedule_plan(setting.plan))),
       optimizer_((network_.allocate(), device), setting.plan.config.optimizer, network_.parameters(), rates_, setting.plan.config.precision == "fp16"),
       sampler_(plan_.config.data, plan_.train_images, plan_.config.data.global_batch, static_cast<std::uint64_t>(plan_.config.run.seed)),
       augment_(plan_.config.augment, true, static_cast<std::uint64_t>(plan_.config.run.seed), setting.train->header().height, setting.train->header().width,
@@ -89,6 +89,7 @@ int Trainer::run() {
                                      plan_.config.data.readers, plan_.config.data.slots, plan_.largest_part, [this] { progress_.tick(); }, cache_.get());
   progress_.phase = Phase::warm_up;
   rehearse();
+  say_memory();
   times_.run_start = times_.record_start = times_.checkpoint = stopwatch_seconds();
   times_.step_at_record = run_.step;
   bool is_first = true;
@@ -118,6 +119,15 @@ void Trainer::fill_cache() {
   cache_ = cache_images(device_, *setting_.train, plan_.config.data, comm_.local_size(), [this] { progress_.tick(); });
   if (cache_ && comm_.rank() == 0)
     console_.say(text_of("the training images stay in ", cache_->is_on_device() && !device_.is_host() ? "the GPU's" : "each rank's", " memory: ", cache_->bytes() >> 20, " MiB"));
+}
+
+/// What CUDA and its libraries have taken beside what was planned; a CPU build has nothing beside it.
+void Trainer::say_memory() {
+  if (device_.is_host() || comm_.rank() != 0) return;
+  const std::size_t planned = device_.allocated_bytes(), taken = device_.memory_bytes() - device_.free_bytes();
+  console_.say(text_of("memory: ", planned >> 20, " MiB as planned",
+                       device_.limit_bytes() == 0 ? text_of("; beside it the GPU holds ", (taken - std::min(taken, planned)) >> 20, " MiB of CUDA's context, recordings",
+                                                            comm_.size() > 1 ? ", NCCL" : "", " and other processes") : ""));
 }
 
 /// One step: one global batch in, one update out.  Collective.

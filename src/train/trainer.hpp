@@ -73,6 +73,7 @@ class Trainer {
   void require_converging();
   int finish(bool is_stopped);
   void fill_cache();
+  void say_memory();
   int finish_profile();
   bool is_profiled() const { return plan_.config.run.profile_from > 0; }
   std::int64_t last_profiled() const { return plan_.config.run.profile_from + profiled_steps - 1; }

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "backends/conv_choices.hpp"
 #include "support/backends_conv.hpp"
 
 namespace lockstep::test {
@@ -118,6 +119,32 @@ TEST(Convolution, RepetitionGivesTheSameBits) {
   });
 }
 
+/// Lines of a text.
+std::int64_t lines(const std::string& text) { return std::ranges::count(text, '\n'); }
+
+TEST(Convolution, SumsInAnyOrderAreTakenOnlyWhereAskedForAndAreRightToo) {
+  Device device;
+  for_each_case([&](const ConvBackend& backend, const ConvProblem& p) {
+    const ConvInputs in = random_inputs(p, p.n, 6);
+    ConvChoices choices;
+    ConvSetting setting{.config = {}, .allows_tf32 = false, .choices = &choices};
+    const ConvResult fixed = run_conv(device, *backend.make(device, p, setting), p.n, in, false).result;
+    const std::string chosen = choices.text();
+    setting.config.deterministic = false;
+    const auto any_order = backend.make(device, p, setting);
+    const ConvRun got = run_conv(device, *any_order, p.n, in, false);
+    expect_near(backend, p, p.n, reference_conv(p, p.n, in, false), got);
+    EXPECT_EQ(lines(choices.text()), 2 * lines(chosen)) << "a choice of one kind was taken for the other";
+    setting.config.deterministic = true;
+    const auto again = backend.make(device, p, setting);
+    EXPECT_EQ(run_conv(device, *again, p.n, in, false).result.grad_weight, fixed.grad_weight);
+    if (!device.is_host()) return;
+    EXPECT_EQ(got.result.y, fixed.y);
+    EXPECT_EQ(got.result.grad_x, fixed.grad_x);
+    EXPECT_EQ(got.result.grad_weight, fixed.grad_weight);
+  });
+}
+
 TEST(Convolution, WeightAndBiasMayBeFrozenOneByOne) {
   Device device;
   const ConvProblem p{.n = 4, .h = 6, .w = 6, .c = 8, .k = 12, .r = 3, .s = 3, .stride = 1, .pad = 1, .has_bias = true};
@@ -216,6 +243,22 @@ TEST(MakeConv, ABackendThatCannotSaysSoAndAutoTakesOneThatCan) {
 TEST(MakeConv, AnImageSmallerThanTheKernelIsRefused) {
   const std::string message = refusal("auto", {.n = 1, .h = 4, .w = 4, .c = 3, .k = 8, .r = 7, .s = 7, .stride = 2, .pad = 1});
   EXPECT_NE(message.find("smaller than the kernel"), std::string::npos) << message;
+}
+
+TEST(MakeConv, WhatWasChosenOnADeviceIsPlannedExactlyWithoutOne) {
+  Device device, nothing(true);
+  for_each_case([&](const ConvBackend& backend, const ConvProblem& p) {
+    ConvChoices choices, saved;
+    const ConvSetting setting{.config = {}, .allows_tf32 = false, .choices = &choices};
+    const auto op = backend.make(device, p, setting);
+    saved.read(choices.text());
+    const auto planned = backend.make(nothing, p, {.config = {}, .allows_tf32 = false, .choices = &saved}), guessed = backend.make(nothing, p, {});
+    EXPECT_TRUE(saved.are_complete());
+    EXPECT_EQ(planned->workspace_bytes(), op->workspace_bytes());
+    EXPECT_EQ(planned->sum_parts(p.n), op->sum_parts(p.n));
+    EXPECT_GE(guessed->workspace_bytes(), op->workspace_bytes());
+    EXPECT_GE(guessed->sum_parts(p.n), op->sum_parts(p.n));
+  });
 }
 
 TEST(MakeConv, PlansNeedNoDevice) {

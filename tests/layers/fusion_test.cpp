@@ -143,8 +143,9 @@ TEST(Fusion, GivesTheSameNumbersAndTheExpectedNodes) {
         SCOPED_TRACE(text_of(net.name, overlaps ? ", overlapping" : "", is_frozen ? ", running statistics" : ""));
         const Result want = run_net(device, net, false, false, is_frozen), got = run_net(device, net, true, overlaps, is_frozen);
         ASSERT_EQ(want.values.size(), got.values.size());
-        // Rounding alone: the fused pass rounds once where the plain ones store and load, which in float is the same.
-        for (std::size_t i = 0; i < want.values.size(); ++i) EXPECT_LE(distance(want.values[i], got.values[i]), 4 * rounding(DType::f32)) << i;
+        // Rounding alone: the fused pass rounds once where the plain ones store and load, which in float is the same; sums over windows rather than
+        // pixels add in another order.
+        for (std::size_t i = 0; i < want.values.size(); ++i) EXPECT_LE(distance(want.values[i], got.values[i]), 16 * rounding(DType::f32)) << i;
       }
 }
 

@@ -71,6 +71,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"polynomial", "PolynomialLR(optimizer, L * E, power=2)", false, [](ScheduleConfig& c) { c.kind = "polynomial", c.power = 2; }},
         Case{"linear_by_epoch_to_a_fraction", "LambdaLR(optimizer, lambda e: 0.3 + 0.7 * (1 - e / E))", true,
              [](ScheduleConfig& c) { c.kind = "polynomial", c.by = "epoch", c.final_fraction = 0.3; }},
+        Case{"one_cycle_of_lines", "LambdaLR(optimizer, lambda s: (s + 1) / (3 * L) if s < 3 * L else (E * L - s) / ((E - 3) * L))", false,
+             [](ScheduleConfig& c) { c.kind = "polynomial", c.warmup_epochs = 3; }},
         // RECIPES.md row 2, with (s + 1): the ramp multiplies what the schedule says.
         Case{"recipe_2", "LambdaLR(optimizer, lambda s: 0.1 ** sum(s >= L * m for m in (3, 6, 8)) * (min(1, (s + 1) / (5 * L))))", false,
              [](ScheduleConfig& c) { c.kind = "multistep", c.milestones_epochs = {3, 6, 8}, c.warmup_epochs = 5; }},
@@ -80,6 +82,19 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"warmup_of_part_of_an_epoch", "LambdaLR(optimizer, lambda s: min(1, (s + 1) / 4))", false,
              [](ScheduleConfig& c) { c.kind = "constant", c.warmup_epochs = 0.6; }}),   // 4.2 steps: 4
     [](const testing::TestParamInfo<Case>& info) { return info.param.name; });
+
+TEST(Schedule, WarmUpAndALineAreOneCycleLROfLinesToAnUpdate) {
+  if (!has_torch()) GTEST_SKIP() << no_torch;
+  const SchedulePlan plan{.base_rate = 0.1, .steps_per_epoch = 7, .epochs = 12};
+  const auto want = torch_rates("OneCycleLR(optimizer, 0.1, L * E, pct_start=0.25, anneal_strategy='linear', cycle_momentum=False, div_factor=1e9)", false, 7, 12, 0.1);
+  ScheduleConfig config;
+  config.kind = "polynomial", config.warmup_epochs = 0.25 * 12;
+  ASSERT_EQ(want.size(), 84u);
+  for (std::size_t s = 0; s < want.size(); ++s) {
+    const double ours = rate_at(config, plan, static_cast<std::int64_t>(s)), update = 0.1 / (s < 21 ? 21 : 63);
+    EXPECT_NEAR(ours, want[s], 1.0001 * update) << s;
+  }
+}
 
 TEST(Schedule, NoStepHasRateZero) {
   for (const char* kind : {"constant", "step", "cosine", "polynomial", "plateau"})
@@ -168,6 +183,15 @@ TEST(InputFiles, HaveTheRatesOfTheirRecipes) {
   EXPECT_NEAR(imagenet.at(30 * 626 - 1), 0.8, 1e-15);
   EXPECT_NEAR(imagenet.at(30 * 626), 0.08, 1e-15);
   EXPECT_NEAR(imagenet.at(80 * 626), 0.0008, 1e-15);
+  // The script's lines, s / (total / 4) and (total - s) / (3 total / 4): an update more of warm-up, 1/728 of the peak, is all that differs.
+  const auto cycle = rates_of("cifar10_resnet18", 50000, 1);
+  ASSERT_EQ(cycle.plan.steps_per_epoch * cycle.plan.epochs, 2910);
+  for (std::int64_t s = 0; s < 2910; ++s) {
+    const double x = static_cast<double>(s), of_script = x < 727.5 ? x / 727.5 : (2910 - x) / 2182.5;
+    EXPECT_NEAR(cycle.at(s), 0.1 * of_script, 0.1 / 727) << s;
+    EXPECT_GT(cycle.at(s), 0);
+  }
+  EXPECT_DOUBLE_EQ(cycle.at(727), 0.1);
   const auto flowers = rates_of("flowers_resnet34", 2939, 4);                   // 45 steps an epoch
   EXPECT_NEAR(flowers.at(44), 0.004, 1e-15);
   EXPECT_NEAR(flowers.at(15 * 45), 0.004 * 0.55, 1e-15);

@@ -217,6 +217,35 @@ for place in ("none", "host", "device"):
     assert re.search(r"^\d+ img/s$", run(["bench", toml, "bench.io=true", f"data.cache={place}"]), re.M)
 said("data.cache changes no bit")
 
+# ---- memory ----------------------------------------------------------------------------------------------------------------------------
+toml = config("memory", **{"model.name": "resnet20", "data.global_batch": 80, "run.epochs": 1, "run.max_steps": 1})
+
+
+def planned(text):
+    """Bytes by use, as check prints them."""
+    return {name: float(value) for name, value in re.findall(r"^  (\w[\w ]*?) +([\d.]+) MiB", text, re.M)}
+
+
+sums = planned(run(["check", toml, "run.ranks=2"]))
+assert abs(sum(v for k, v in sums.items() if k != "in all") - sums["in all"]) < 0.5, sums
+run(["train", toml], ranks=2)
+taken = records(runs / "memory", "train")[-1]["memory_bytes"] / 2**20          # on a CPU: in pages of 2 MiB, and with 2 MiB of the host's staging
+assert 0 <= taken - (sums["in all"] - sums["images"]) < 6, (taken, sums)
+limit = 0.5 * sums["in all"] / 1024
+for words, ranks in ((["check", "run.ranks=2"], 1), (["train", "run.name=refused"], 2)):
+    text = run([words[0], toml, *words[1:], f"device.memory_gib={limit:.6f}"], ranks=ranks, expect=2)
+    require(text, f"a batch of 40 images on each rank needs {sums['in all']} MiB", f"activations {sums['activations']} MiB", "images at once fit")
+    assert text.count("device.memory_gib") == 1, text
+batch, parts = map(int, re.search(r"lower data.global_batch to (\d+), or raise data.micro_batches to (\d+)", text).groups())
+assert 10 < batch // 2 < 20 and parts == math.ceil(40 / (batch // 2)), text
+for name, keys, code in (("lower", [f"data.global_batch={batch}"], 0), ("parts", [f"data.micro_batches={parts}"], 0),
+                         ("above", [f"data.global_batch={batch + 2}"], 2), ("fewer", [f"data.micro_batches={parts - 1}"], 2)):
+    run(["train", toml, f"run.name={name}", f"device.memory_gib={limit:.6f}", *keys], ranks=2, expect=code)
+require(run(["check", toml, "device.memory_gib=0.001"], expect=2), "Not even one image")
+require(run(["bench", toml, f"device.memory_gib={limit:.6f}"], ranks=2, expect=2), "lower data.global_batch to")
+require(run(["eval", toml, "data.eval_batch=50", "device.memory_gib=0.01"], expect=2), "set data.eval_batch to")
+said("memory is planned as it is taken, and the largest batch that is named is the largest that fits")
+
 # ---- a damaged newest checkpoint -------------------------------------------------------------------------------------------------------
 toml = config("damaged", **{"checkpoint.every_steps": 1, "checkpoint.keep_last": 3, "checkpoint.keep_best": False, "run.max_steps": 4,
                              "run.epochs": 5, "run.evaluate_every_epochs": 0})

@@ -107,7 +107,10 @@ int run_bench(const Invocation& invocation, Communicator& comm, Device& device) 
   const std::int64_t size = config.augment.size > 0 ? config.augment.size : config.bench.image_size;
   if (config.model.classes == 0) config.model.classes = config.bench.classes;
 
-  Network network(device, comm, config, {batch, size, size, 3});
+  limit_memory(device, config.device);
+  Network network(device, comm, config, {batch, size, size, 3}, {.advice = [&](std::int64_t images) {
+    return images == 0 ? std::string("Not even one fits.") : text_of("At most ", images, " at once fit: lower data.global_batch to ", images * comm.size(), ".");
+  }});
   network.allocate();
   const std::vector<float> rates(1, static_cast<float>(1e-6 * config.optimizer.learning_rate));  // small: random labels must not diverge
   Optimizer optimizer(device, config.optimizer, network.parameters(), rates, config.precision == "fp16");
@@ -140,6 +143,8 @@ int run_bench(const Invocation& invocation, Communicator& comm, Device& device) 
     const auto pieces = timeline.milliseconds();
     if (comm.rank() == 0) print_profile(pieces, steps);
   }
+  if (const OptimizerStatus status = optimizer.status(device); comm.rank() == 0 && status.skipped > 0)
+    std::cout << status.skipped << " updates were skipped until the loss scale was " << status.loss_scale << "\n";
   print_rate(comm, config.bench.steps * config.data.global_batch, seconds,
              text_of(config.model.name, ", ", size, " x ", size, ", batch ", config.data.global_batch, ", ", config.precision, ", ", counted(comm.size(), "rank"), ", ", device.name(), ": ",
                      1e3 * seconds / static_cast<double>(config.bench.steps), " ms a step, ", device.allocated_bytes() >> 20, " MiB"));

@@ -1,7 +1,6 @@
 // `lockstep check INPUT.toml [run.ranks=N]`: what a job would do, before it is queued.  One process, no GPU.
 #include <cstdio>
 #include <iostream>
-#include <limits>
 #include <optional>
 
 #include "data/image_cache.hpp"
@@ -14,20 +13,37 @@
 namespace lockstep {
 namespace {
 
-std::string mib(std::size_t bytes) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%10.1f MiB", static_cast<double>(bytes) / (1 << 20));
-  return text;
+/// What data.cache = "auto" takes on a GPU that has room.
+std::size_t cache_if_free(const RunPlan& plan, const Device& device, const Dataset& train, const Dataset* eval) {
+  std::size_t bytes = 0;
+  for (const Dataset* split : {&train, eval})
+    if (split && !device.is_host() && plan.config.data.cache == "auto" && split->header().height > 0) bytes += ImageCache::bytes_of(*split);
+  return bytes;
 }
 
-/// What data.cache takes.  `undecided`: what "auto" takes on a GPU of which this machine cannot say how much is free.
-std::size_t cache_bytes(const DataConfig& config, const Dataset& split, const Device& device, std::size_t& undecided) {
-  const std::size_t bytes = ImageCache::bytes_of(split), enough = std::numeric_limits<std::size_t>::max();
-  const CacheRoom room{.is_host = device.is_host(), .device_bytes = device.is_plan_only() ? enough : device.free_bytes(), .host_bytes = enough};
-  if (choose_cache(config.cache, split.header().split, bytes, split.header().height > 0, room) == CachePlace::none) return 0;
-  if (config.cache != "auto" || !device.is_plan_only()) return bytes;
-  undecided += bytes;
-  return 0;
+void print_memory(const RunPlan& plan, const Device& device, const MemoryUse& use, std::size_t cache_if_free) {
+  const auto line = [](const char* what, std::size_t bytes) {
+    char text[64];
+    std::snprintf(text, sizeof text, "  %-13s %10.1f MiB", what, static_cast<double>(bytes) / (1 << 20));
+    std::cout << text;
+  };
+  std::cout << "memory    a rank, beside the program itself:\n";
+  line("weights", use.parameters), std::cout << "\n";
+  line("gradients", use.gradients), std::cout << "\n";
+  line("optimizer", use.optimizer), std::cout << "\n";
+  line("activations", use.activations), std::cout << "\n";
+  line("scratch", use.workspace);
+  std::cout << (use.is_exact ? "\n" : text_of("   (at most: backends.workspace_mib = ", plan.config.backends.workspace_mib,
+                                              "; exact once a run has chosen its convolutions, in ", plan.config.run.outputs, "/convolutions.txt)\n"));
+  line("images", use.input), std::cout << "\n";
+  line("image cache", use.cache);
+  std::cout << (cache_if_free > 0 ? text_of("   (and ", cache_if_free >> 20, " MiB where a split is at most an eighth of what is free then: data.cache = \"auto\")\n") : "\n");
+  line("in all", use.total());
+  std::cout << (use.is_exact ? "\n" : " at most\n");
+  if (device.limit_bytes() > 0 && use.total() > device.limit_bytes()) std::cout << "          that may be more than device.memory_gib = " << plan.config.device.memory_gib << "\n";
+  if (device.is_host()) return;
+  std::cout << "  beside these  CUDA's context, libraries and recordings: " << (device.is_plan_only() ? "usually 0.5 to 1 GiB" : mib(device.memory_bytes() - device.free_bytes()) + " now, other processes included")
+            << (plan.ranks > 1 ? "; NCCL: usually 0.5 to 1 GiB\n" : "\n");
 }
 
 void print_data(const RunPlan& plan, const Dataset& train, const Dataset* eval) {
@@ -67,21 +83,12 @@ int run_check(const Invocation& invocation, Communicator& comm, Device& device) 
   print_data(plan, train, evaluated);
   print_rates(plan);
 
-  Network network(device, comm, plan.config, plan.images);
-  MemoryUse use = network.memory(plan.config.optimizer);
-  use.input = static_cast<std::size_t>(plan.config.data.slots + 1) * static_cast<std::size_t>(plan.largest_part) * static_cast<std::size_t>(train.max_image_bytes());
-  std::size_t undecided = 0;
-  for (const Dataset* split : {&train, evaluated})
-    if (split) use.cache += cache_bytes(plan.config.data, *split, device, undecided);
+  limit_memory(device, config.device);
+  const Network network(device, comm, plan.config, plan.images, beside_training(device, plan, train, evaluated));
   std::cout << "network   " << plan.config.model.name << ", " << plan.config.model.classes << " classes, " << network.parameters().elements() << " weights (padded), "
-            << network.graph().nodes().size() << " layers, " << network.executor().tasks().buckets.size() << " gradient buckets, precision " << plan.config.precision << "\n"
-            << "memory    a rank, beside the program itself:\n"
-            << "  weights       " << mib(use.parameters) << "\n  gradients     " << mib(use.gradients) << "\n  optimizer     " << mib(use.optimizer)
-            << "\n  activations   " << mib(use.activations) << "\n  scratch       " << mib(use.workspace) << "\n  images        " << mib(use.input)
-            << "\n  image cache   " << mib(use.cache)
-            << (undecided > 0 ? text_of("   (and ", undecided >> 20, " MiB where that is at most an eighth of what the GPU has free: data.cache = \"auto\")") : "")
-            << "\n  in all        " << mib(use.total()) << "\n"
-            << "folder    " << run_folder(config.run) << "\n"
+            << network.graph().nodes().size() << " layers, " << network.executor().tasks().buckets.size() << " gradient buckets, precision " << plan.config.precision << "\n";
+  print_memory(plan, device, network.memory(), cache_if_free(plan, device, train, evaluated));
+  std::cout << "folder    " << run_folder(config.run) << "\n"
             << "ok\n";
   return exit_done;
 }

@@ -64,7 +64,8 @@ int run_eval(const Invocation& invocation, Communicator& comm, Device& device) {
   config.data.cache = "none";            // each image is wanted once
   RunPlan plan = plan_run(config, dataset.header(), dataset.size(), comm.size());
 
-  Network network(device, comm, plan.config, plan.images);
+  limit_memory(device, config.device);
+  Network network(device, comm, plan.config, plan.images, beside_evaluation(device, plan, dataset));
   network.allocate();
   TrainingState state;
   if (comm.rank() == 0) state = read_found(config, folder, found, [&](const std::string& path) { return read_checkpoint(path, network.parameters(), plan.config.model, false, {}); });

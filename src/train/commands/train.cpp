@@ -53,6 +53,7 @@ int run_train(const Invocation& invocation, Communicator& comm, Device& device) 
   const std::unique_ptr<Dataset> eval = open_eval(config);
   require_same(comm, "the shards", shard_summary(train) + (eval ? shard_summary(*eval) : ""));
 
+  limit_memory(device, config.device);
   Console console(comm.rank() == 0 ? folder : "");
   std::vector<std::string> notes = decision.notes;
   if (decision.global_batch > 0 && config.data.rank_batch > 0 && config.data.rank_batch * comm.size() != decision.global_batch) {
