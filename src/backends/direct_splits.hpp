@@ -1,6 +1,6 @@
 // direct_splits: adds what many blocks have left, in one order.  For files that nvcc compiles.
 #pragma once
-#include <cuda_runtime.h>
+#include <cstdint>
 
 namespace lockstep {
 
