@@ -9,6 +9,7 @@
 
 #include "backends/direct_kernels.hpp"
 #include "backends/direct_launch.hpp"
+#include "backends/direct_splits.hpp"
 #include "backends/direct_tile.hpp"
 
 namespace lockstep {
@@ -138,29 +139,12 @@ __global__ void __launch_bounds__(most_warps * 32) direct_grad_weight(const Grad
   }
 }
 
-constexpr int end_columns = 8;                               // groups of 4 neighbouring sums that a block of direct_grad_weight_end adds
-
-/// Adds the blocks' sums: a warp's lanes take 8 columns of 4 splits at a time.
 template <class T, class G>
 __global__ void __launch_bounds__(256) direct_grad_weight_end(const GradWeightArguments a) {
-  __shared__ float4 parts[8 * end_columns];
-  const int thread = static_cast<int>(threadIdx.x), column = thread % end_columns, warps = static_cast<int>(blockDim.x) / 32;
-  const int units = a.k / slice * x_slices(a.c), quad = static_cast<int>(blockIdx.x) * end_columns + column, quads = units * (G::unit_size / 4);
-  const auto add = [](float4& to, const float4& v) { to.x += v.x, to.y += v.y, to.z += v.z, to.w += v.w; };
+  const int units = a.k / slice * x_slices(a.c), first = static_cast<int>(blockIdx.x) * split_quads, quad = first + static_cast<int>(threadIdx.x);
   take_turn();
-  float4 sum{};
-  #pragma unroll 8
-  for (int i = thread / end_columns; i < a.splits; i += warps * (32 / end_columns))
-    add(sum, reinterpret_cast<const float4*>(a.partial)[static_cast<std::int64_t>(i) * quads + quad]);
-  #pragma unroll
-  for (int lanes = end_columns; lanes < 32; lanes *= 2)
-    add(sum, {__shfl_xor_sync(~0u, sum.x, lanes), __shfl_xor_sync(~0u, sum.y, lanes), __shfl_xor_sync(~0u, sum.z, lanes), __shfl_xor_sync(~0u, sum.w, lanes)});
-  if (thread % 32 < end_columns) parts[thread / 32 * end_columns + column] = sum;
-  __syncthreads();
-  if (thread >= end_columns) return;
-  #pragma unroll
-  for (int i = 1; i < 8; ++i)
-    if (i < warps) add(sum, parts[i * end_columns + column]);
+  const float4 sum = add_splits(a.partial, a.splits, units * (G::unit_size / 4), first);
+  if (threadIdx.x >= split_quads) return;
   const int unit = quad / (G::unit_size / 4), at = quad % (G::unit_size / 4) * 4, i = at / 32, first_lane = at % 32;   // four lanes' register i
   const int r = i / (8 * G::taps), k = unit % (a.k / slice) * slice + i % 4 / 2 * 8 + first_lane / 4;
   const float values[4] = {sum.x, sum.y, sum.z, sum.w};
@@ -190,8 +174,6 @@ GradWeightKernel kernel_for(std::int64_t c) {
 template <class T>
 GradWeightKernel kernel_for(const ConvProblem& p) { return p.stride == 1 ? kernel_for<T, 1>(p.c) : kernel_for<T, 2>(p.c); }
 
-int divided_up(int a, int b) { return (a + b - 1) / b; }
-
 DirectWay way_of(const GradWeightKernel& kernel, const GradWeightArguments& a, const GpuLimits& limits) {
   const int units = a.k / slice * x_slices(a.c), warps = a.row_groups * a.column_tiles, quads = units * kernel.unit_size / 4;
   const std::size_t memory = kernel.memory_bytes(a);
@@ -199,7 +181,6 @@ DirectWay way_of(const GradWeightKernel& kernel, const GradWeightArguments& a, c
   const int resident = std::clamp(static_cast<int>(limits.multiprocessor_memory / (memory + 1024)), 1, std::max(1, most_warps / warps));
   const double products = kernel.unit_size / 128.0 * divided_up(a.rows, a.row_groups);   // a warp's, in a tile
   const double work = std::max(1.7 * products * warps, 12.0 * products / std::min(each, resident)) + 4.0 * kernel.unit_size * warps / 128;
-  const int end_threads = std::clamp(divided_up(a.splits * end_columns, 32) * 32, 32, 256);
   const bool is_early = may_start_early(kernel.function);
   return {.name = text_of("direct rows=", a.rows, " images=", a.images, " groups=", a.row_groups, " splits=", a.splits),
           .workspace_bytes = static_cast<std::size_t>(a.splits) * units * kernel.unit_size * sizeof(float),
@@ -209,7 +190,7 @@ DirectWay way_of(const GradWeightKernel& kernel, const GradWeightArguments& a, c
             b.x = o.x, b.grad_y = o.y, b.grad_weight = o.weight, b.partial = static_cast<float*>(o.workspace);
             const auto u = [](int value) { return static_cast<unsigned>(value); };
             start_kernel(kernel.function, dim3(u(a.splits), u(units)), u(warps) * 32, memory, stream, b, is_early);
-            start_kernel(kernel.end, u(quads / end_columns), u(end_threads), 0, stream, b, is_early);
+            start_kernel(kernel.end, u(quads / split_quads), u(threads_for_splits(a.splits)), 0, stream, b, is_early);
           }};
 }
 

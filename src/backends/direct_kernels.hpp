@@ -25,8 +25,13 @@ struct DirectWay {
 };
 inline constexpr int most_sum_parts = 1024;   // whoever adds them reads them all
 
-/// forward and grad_input.
+inline int divided_up(int a, int b) { return (a + b - 1) / b; }
+
+/// 3x3: forward and grad_input; grad_weight.
 std::vector<DirectWay> direct_spatial_ways(const PlanRequest& request, const GpuLimits& limits);
 std::vector<DirectWay> direct_grad_weight_ways(const PlanRequest& request, const GpuLimits& limits);
+/// First layers, of larger windows: forward; grad_weight.
+std::vector<DirectWay> direct_stem_ways(const PlanRequest& request, const GpuLimits& limits);
+std::vector<DirectWay> direct_stem_grad_weight_ways(const PlanRequest& request, const GpuLimits& limits);
 
 }  // namespace lockstep

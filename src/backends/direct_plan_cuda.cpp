@@ -40,22 +40,32 @@ GpuLimits gpu_limits() {
           static_cast<std::size_t>(get(cudaDevAttrMaxSharedMemoryPerMultiprocessor))};
 }
 
+bool is_one_of(std::int64_t value, std::initializer_list<std::int64_t> values) { return std::find(values.begin(), values.end(), value) != values.end(); }
+
 bool is_supported(const PlanRequest& request) {
   const ConvProblem& p = request.problem;
-  const auto is_one_of = [](std::int64_t value, std::initializer_list<std::int64_t> values) { return std::find(values.begin(), values.end(), value) != values.end(); };
-  if (p.r != 3 || p.s != 3 || p.pad != 1 || (p.stride != 1 && p.stride != 2) || (p.dtype != DType::f16 && p.dtype != DType::bf16)) return false;
-  if (p.has_bias || p.input_channels != 0 || p.n < 1 || p.h < 1 || p.w < 1) return false;
-  if (std::max({p.n, p.h, p.w}) > 1 << 20) return false;
-  if (request.sums && request.direction != ConvDirection::forward) return false;
-  if (request.adds && request.direction != ConvDirection::grad_input) return false;
-  return is_one_of(p.k, {16, 32, 64}) && (is_one_of(p.c, {16, 32, 64}) || (request.direction != ConvDirection::grad_input && is_one_of(p.c, {4, 8})));
+  if ((p.dtype != DType::f16 && p.dtype != DType::bf16) || p.has_bias || p.input_channels != 0 || p.r != p.s) return false;
+  if (p.n < 1 || p.h < 1 || p.w < 1 || p.p() < 1 || p.q() < 1 || std::max({p.n, p.h, p.w}) > 1 << 20) return false;
+  return (!request.sums || request.direction == ConvDirection::forward) && (!request.adds || request.direction == ConvDirection::grad_input);
+}
+bool is_small_window(const PlanRequest& request) {
+  const ConvProblem& p = request.problem;
+  if (p.r != 3 || p.pad != 1 || !is_one_of(p.stride, {1, 2}) || !is_one_of(p.k, {16, 32, 64})) return false;
+  return is_one_of(p.c, {16, 32, 64}) || (request.direction != ConvDirection::grad_input && is_one_of(p.c, {4, 8}));
+}
+bool is_first_layer(const PlanRequest& request) {
+  const ConvProblem& p = request.problem;
+  return request.direction != ConvDirection::grad_input && p.c == 4 && p.k == 64 && is_one_of(p.r, {5, 7, 9, 11}) && p.pad <= p.r / 2 && is_one_of(p.stride, {2, 4});
 }
 
 /// Best guess first.
 std::vector<DirectWay> ways_of(const PlanRequest& request) {
   const GpuLimits limits = gpu_limits();
   if (!is_supported(request) || limits.multiprocessors == 0) return {};
-  std::vector<DirectWay> ways = request.direction == ConvDirection::grad_weight ? direct_grad_weight_ways(request, limits) : direct_spatial_ways(request, limits);
+  const bool is_grad_weight = request.direction == ConvDirection::grad_weight;
+  std::vector<DirectWay> ways;
+  if (is_small_window(request)) ways = is_grad_weight ? direct_grad_weight_ways(request, limits) : direct_spatial_ways(request, limits);
+  else if (is_first_layer(request)) ways = is_grad_weight ? direct_stem_grad_weight_ways(request, limits) : direct_stem_ways(request, limits);
   std::erase_if(ways, [&](const DirectWay& way) { return way.workspace_bytes > request.most_workspace; });
   std::stable_sort(ways.begin(), ways.end(), [](const DirectWay& a, const DirectWay& b) { return a.cost < b.cost; });
   return ways;

@@ -293,8 +293,6 @@ std::vector<SpatialKernel> kernels_for(bool is_gradient, std::int64_t stride, st
   }
 }
 
-int divided_up(int a, int b) { return (a + b - 1) / b; }
-
 /// Clock cycles, roughly: each multiprocessor loads its blocks' memory, reads it by matrices, and multiplies; few warps do so slowly.
 double guessed_cost(const SpatialKernel& kernel, int blocks, int warps, std::size_t memory, const GpuLimits& limits) {
   const int each = divided_up(blocks, limits.multiprocessors), resident = std::clamp(static_cast<int>(limits.multiprocessor_memory / (memory + 1024)), 1, std::max(1, most_warps / warps));

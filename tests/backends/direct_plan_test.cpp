@@ -14,7 +14,11 @@ ConvProblem layer(std::int64_t n, std::int64_t h, std::int64_t w, std::int64_t c
   return {.n = n, .h = h, .w = w, .c = c, .k = k, .r = 3, .s = 3, .stride = stride, .pad = 1};
 }
 
-/// Kinds of kernels: c of 4 and 8 (windows), of 16, 32 and 64; stride 1 and 2.  Odd heights and widths, images of one pixel, narrower than
+ConvProblem first_layer(std::int64_t n, std::int64_t h, std::int64_t w, std::int64_t window, std::int64_t stride, std::int64_t pad) {
+  return {.n = n, .h = h, .w = w, .c = 4, .k = 64, .r = window, .s = window, .stride = stride, .pad = pad};
+}
+
+/// 3x3.  Kinds of kernels: c of 4 and 8 (windows), of 16, 32 and 64; stride 1 and 2.  Odd heights and widths, images of one pixel, narrower than
 /// 16 columns (then several lie side by side), wider than them; more channels in than out; more tiles than sums may have parts.
 const std::vector<ConvProblem> small_problems = {
     layer(1, 8, 8, 16, 16, 1), layer(5, 8, 8, 64, 64, 1), layer(5, 9, 7, 16, 32, 1),   layer(1, 7, 19, 32, 64, 1), layer(5, 5, 3, 64, 16, 1),
@@ -23,10 +27,19 @@ const std::vector<ConvProblem> small_problems = {
     layer(1, 12, 12, 4, 16, 2), layer(5, 7, 9, 8, 32, 2), layer(2, 1, 1, 16, 16, 2),   layer(1, 17, 33, 16, 16, 2), layer(1, 40, 50, 32, 32, 1),
     layer(1100, 2, 16, 4, 16, 1),
 };
-/// The layers of ResNet-20 on CIFAR, all but the last halved, so that the loop takes a second each.
+/// Kinds of kernels: windows of 5 and 7, of 9 and 11; stride 2 and 4; images of even and odd width.  Pads that are even and odd, none and the
+/// largest; less pixels than a warp takes, more tiles than the GPU holds blocks, images far wider or higher than the other way.
+const std::vector<ConvProblem> small_first_layers = {
+    first_layer(1, 32, 32, 7, 2, 3), first_layer(3, 33, 29, 7, 2, 3), first_layer(3, 9, 10, 7, 2, 2),   first_layer(1, 8, 7, 7, 2, 0),   first_layer(1, 5, 150, 7, 2, 3),
+    first_layer(1, 63, 63, 11, 4, 2), first_layer(3, 24, 23, 11, 4, 5), first_layer(3, 12, 40, 11, 2, 3), first_layer(2, 9, 8, 5, 2, 2),   first_layer(1, 150, 5, 5, 2, 1),
+    first_layer(1, 17, 15, 9, 2, 4), first_layer(2, 13, 20, 9, 4, 3),  first_layer(2, 12, 13, 5, 4, 0),  first_layer(2, 15, 12, 7, 4, 3), first_layer(150, 9, 9, 7, 2, 3),
+};
+/// The layers of ResNet-20 on CIFAR, all but the last halved, so that the loop takes a second each; the first ones of ResNet-50 and AlexNet for
+/// images of half the size.
 const std::vector<ConvProblem> whole_batches = {
     layer(128, 32, 16, 4, 16, 1), layer(128, 16, 32, 16, 16, 1), layer(128, 16, 32, 16, 32, 2),
     layer(128, 8, 16, 32, 32, 1), layer(128, 8, 16, 32, 64, 2), layer(128, 8, 8, 64, 64, 1),
+    first_layer(3, 112, 96, 7, 2, 3), first_layer(4, 115, 115, 11, 4, 2),
 };
 
 /// Of y over pixels and of its square, as forward's sums.
@@ -123,8 +136,9 @@ void check_all_directions(ConvProblem p, DType dtype, std::size_t most) {
 
 TEST(DirectPlan, EveryVariantAgreesWithTheFloat64LoopAndWithItself) {
   if (is_host_build()) GTEST_SKIP() << no_gpu;
-  for (const ConvProblem& problem : small_problems)
-    for (const DType dtype : {DType::f16, DType::bf16}) check_all_directions(problem, dtype, dtype == DType::f16 ? all : few);
+  for (const auto* problems : {&small_problems, &small_first_layers})
+    for (const ConvProblem& problem : *problems)
+      for (const DType dtype : {DType::f16, DType::bf16}) check_all_directions(problem, dtype, dtype == DType::f16 ? all : few);
 }
 
 TEST(DirectPlan, ThePromisingOnesAreRightForWholeBatches) {
@@ -168,6 +182,17 @@ TEST(DirectPlan, OtherConvolutionsHaveNone) {
   EXPECT_FALSE(has_plans([](PlanRequest& r) { r.problem.has_bias = true; }));
   EXPECT_FALSE(has_plans([](PlanRequest& r) { r.problem.c = 8, r.direction = ConvDirection::grad_input; }));
   EXPECT_FALSE(has_plans([](PlanRequest& r) { r.direction = ConvDirection::grad_weight, r.most_workspace = 0; }));   // it sums in memory
+
+  request.problem = first_layer(4, 32, 32, 7, 2, 3);
+  EXPECT_TRUE(has_plans([](PlanRequest&) {}));
+  EXPECT_FALSE(has_plans([](PlanRequest& r) { r.direction = ConvDirection::grad_input; }));
+  EXPECT_FALSE(has_plans([](PlanRequest& r) { r.problem.stride = 1; }));
+  EXPECT_FALSE(has_plans([](PlanRequest& r) { r.problem.s = 5; }));
+  EXPECT_FALSE(has_plans([](PlanRequest& r) { r.problem.r = r.problem.s = 8; }));
+  EXPECT_FALSE(has_plans([](PlanRequest& r) { r.problem.pad = 4; }));
+  EXPECT_FALSE(has_plans([](PlanRequest& r) { r.problem.c = 8; }));
+  EXPECT_FALSE(has_plans([](PlanRequest& r) { r.problem.k = 96; }));
+  EXPECT_FALSE(has_plans([](PlanRequest& r) { r.problem.h = r.problem.w = 3, r.problem.pad = 1; }));   // smaller than a window
 }
 
 }  // namespace
