@@ -1,6 +1,7 @@
 // conv_plan: one way to compute one direction of a convolution on a GPU: cuDNN's (cudnn_plan) or lockstep's own (direct_plan).
 // cudnn_conv gathers the plans of a problem, times them once and keeps the fastest by name.
 #pragma once
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -45,5 +46,11 @@ class ConvPlan {
   virtual void run(Device& device, const PlanOperands& operands) const = 0;
 };
 using ConvPlans = std::vector<std::unique_ptr<ConvPlan>>;
+
+/// A plan that is not made yet: making one can take a library tens of milliseconds.
+struct PlanOffer {
+  bool is_strict = true;                 // as ConvPlan's
+  std::function<std::unique_ptr<ConvPlan>()> make;   // null: it cannot be had after all
+};
 
 }  // namespace lockstep

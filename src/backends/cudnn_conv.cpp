@@ -3,7 +3,6 @@
 // Plans for the problem's own batch are timed once (or taken from ConvChoices); smaller batches take cuDNN's first proposal.
 // cuDNN writes 16-bit gradients of 16-bit weights: they go through scratch into the f32 gradient.
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <utility>
 
@@ -11,6 +10,7 @@
 #include "backends/conv.hpp"
 #include "backends/conv_choices.hpp"
 #include "backends/cudnn_plan.hpp"
+#include "backends/cudnn_timing.hpp"
 #include "backends/direct_plan.hpp"
 #include "tensor/views.hpp"
 
@@ -44,34 +44,7 @@ void conv_accumulate_narrow(const Device& device, const T* from, float* to, std:
   });
 }
 
-/// Small numbers of both signs, as if drawn: kernels that are timed on zeros draw less power and run faster than in training.
-template <class T>
-void conv_fill(const Device& device, T* to, std::int64_t count) {
-  Kokkos::parallel_for("conv.fill", range(device, count), KOKKOS_LAMBDA(std::int64_t i) {
-    auto bits = static_cast<std::uint32_t>(i);
-    for (int round = 0; round < 2; ++round) bits = (bits ^ bits >> 16) * 0x45d9f3bu;
-    to[i] = T(static_cast<float>(static_cast<std::int32_t>(bits >> 20) - 2048) * 0x1p-12f);
-  });
-}
-
-/// sums[0] += (a - b)^2, sums[1] += b^2, over all elements, in f64.
-template <class T>
-void conv_compare(const Device& device, const T* a, const T* b, std::int64_t count, double* sums) {
-  Kokkos::parallel_for("conv.compare", teams(device, 256, 256), KOKKOS_LAMBDA(const Teams::member_type& team) {
-    const std::int64_t each = (count + team.league_size() - 1) / team.league_size(), begin = team.league_rank() * each;
-    const std::int64_t end = begin + each < count ? begin + each : count;
-    double difference = 0, size = 0;
-    Kokkos::parallel_reduce(Kokkos::TeamThreadRange(team, begin, begin < end ? end : begin), [&](std::int64_t i, double& d, double& s) {
-      const double y = static_cast<float>(b[i]), x = static_cast<float>(a[i]);
-      d += (x - y) * (x - y), s += y * y;
-    }, difference, size);
-    if (team.team_rank() == 0) Kokkos::atomic_add(&sums[0], difference), Kokkos::atomic_add(&sums[1], size);
-  });
-}
-
 namespace {
-
-constexpr std::size_t most_candidates = 40;
 
 std::size_t rounded_up(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 
@@ -226,8 +199,7 @@ class CudnnConv final : public ConvOp {
     const auto whole = plans_.find({direction, problem_.n, form});
     const PlanRequest wanted = request(direction, batch, form);
     std::unique_ptr<ConvPlan> plan = whole != plans_.end() && whole->second ? direct_plan(wanted, whole->second->name()) : nullptr;
-    if (!plan)
-      if (auto plans = cudnn_plans(cudnn_, wanted, 1); !plans.empty()) plan = std::move(plans[0]);
+    if (!plan) plan = first_plan(wanted);
     return (plans_[key] = std::move(plan)).get();
   }
 
@@ -237,8 +209,7 @@ class CudnnConv final : public ConvOp {
     const PlanRequest wanted = request(direction, problem_.n, form);
     std::unique_ptr<ConvPlan>& plan = plans_[{direction, problem_.n, form}];
     if (!choices) {
-      auto plans = cudnn_plans(cudnn_, wanted, 1);
-      if (!plans.empty() && form != Form::sums) plan = std::move(plans[0]);
+      if (form != Form::sums) plan = first_plan(wanted);
       return;
     }
     const std::string what = text_of(device.name(), ", cuDNN ", cudnn_->version(), ": ", named(direction, form));
@@ -251,82 +222,26 @@ class CudnnConv final : public ConvOp {
       if (!is_none && !plan) plan = cudnn_plan(cudnn_, wanted, chosen->way);
       if (plan || is_none) return keep();
     }
-    ConvPlans plans = direct_plans(wanted);
-    for (auto& plan_of_cudnn : cudnn_plans(cudnn_, wanted, most_candidates)) plans.push_back(std::move(plan_of_cudnn));
-    Timing best = fastest(device, direction, plans);
+    std::vector<PlanOffer> offers = direct_offers(wanted);
+    for (PlanOffer& offer : cudnn_offers(cudnn_, wanted)) offers.push_back(std::move(offer));
+    PlanTimer timer(device, wanted);
+    TimedPlan best = timer.fastest(offers);
     if (form == Form::sums && best.plan) {
-      const Timing apart = fastest(device, direction, one(find(direction, problem_.n, Form::plain)));
-      if (!apart.plan || best.milliseconds > apart.milliseconds + apart.pass_over_y) best.plan = nullptr;
+      const ConvPlan* apart = find(direction, problem_.n, Form::plain);
+      if (!apart || best.milliseconds > timer.milliseconds(*apart) + timer.milliseconds_of_a_pass_over_y()) best.plan = nullptr;
     }
-    for (auto& candidate : plans)
-      if (candidate.get() == best.plan) plan = std::move(candidate);
+    plan = std::move(best.plan);
     keep();
   }
-
-  struct Timing {
-    const ConvPlan* plan = nullptr;
-    double milliseconds = 0, pass_over_y = 0;
-  };
-  /// Of plans of one direction, on numbers like a training's.
-  Timing fastest(Device& device, ConvDirection direction, const std::vector<const ConvPlan*>& plans) const {
-    if (plans.empty()) return {};
-    std::size_t workspace_bytes = 0;
-    for (const ConvPlan* plan : plans) workspace_bytes = std::max(workspace_bytes, plan->workspace_bytes());
-    const auto filled = [&](const Shape& shape) {
-      Allocation memory = device.allocate(static_cast<std::size_t>(shape.size()) * size_of(problem_.dtype));
-      dispatch(problem_.dtype, [&]<class T>(T) { conv_fill(device, static_cast<T*>(memory.data()), shape.size()); });
-      return memory;
-    };
-    const Allocation x = filled(problem_.input()), weight = filled(stored(problem_.n).weight()), y = filled(problem_.output());
-    std::int64_t parts = 1;
-    for (const ConvPlan* plan : plans) parts = std::max(parts, plan->sum_parts());
-    const Allocation sums = device.allocate(static_cast<std::size_t>(parts * 2 * problem_.k) * sizeof(float)), workspace = device.allocate(workspace_bytes);
-    const PlanOperands operands{.x = x.data(), .weight = weight.data(), .y = y.data(), .sums = static_cast<float*>(sums.data()), .workspace = workspace.data()};
-    // cuDNN names its favourites first.  Engines for any problem come last, and may take seconds where the others take a millisecond.
-    constexpr double hopeless_ratio = 4, most_seconds = 0.1;
-    const double start = stopwatch_seconds();
-    Timing best;
-    const ConvPlan* strict = nullptr;    // the fastest of them; they come first
-    int hopeless = 0;
-    for (std::size_t i = 0; i < plans.size(); ++i) {
-      if (plans[i]->is_strict() && (hopeless == 2 || (i >= 2 && stopwatch_seconds() - start > most_seconds))) continue;
-      const double took = device_milliseconds(device, [&] { plans[i]->run(device, operands); }, i == 0 ? 1e9 : 1.2 * best.milliseconds);
-      if (getenv("LOCKSTEP_PLANS")) fprintf(stderr, "%s | %s strict %d took %g best %g\n", named(direction, Form::plain).c_str(), plans[i]->name().c_str(), plans[i]->is_strict(), took, best.milliseconds);
-      if (took > hopeless_ratio * best.milliseconds && i > 0) ++hopeless;
-      if (best.plan && took >= best.milliseconds) continue;
-      if (strict && !plans[i]->is_strict() && !is_as_exact(device, direction, *plans[i], *strict, operands)) continue;
-      best.plan = plans[i], best.milliseconds = took;
-      if (plans[i]->is_strict()) strict = plans[i];
-    }
-    // A copy of one half of y over the other moves as many bytes as summing y reads.
-    const std::size_t half = y.bytes() / 2;
-    best.pass_over_y = device_milliseconds(device, [&] { device.copy(y.data(), static_cast<char*>(y.data()) + half, half); }, 1e9);
-    return best;
+  std::unique_ptr<ConvPlan> first_plan(const PlanRequest& wanted) const {
+    for (const PlanOffer& offer : cudnn_offers(cudnn_, wanted))
+      if (auto plan = offer.is_strict ? offer.make() : nullptr) return plan;
+    return nullptr;
   }
-  /// Whether a plan that may sum in 16 bits gives what a strict one gives, to three roundings of the dtype (root of the mean square).
-  bool is_as_exact(Device& device, ConvDirection direction, const ConvPlan& plan, const ConvPlan& strict, const PlanOperands& o) const {
-    if (direction == ConvDirection::grad_input) return false;     // none is known; x would be overwritten by what is compared
-    void* const result = direction == ConvDirection::forward ? o.y : o.weight;
-    const std::int64_t count = (direction == ConvDirection::forward ? problem_.output() : stored(problem_.n).weight()).size();
-    const std::size_t bytes = static_cast<std::size_t>(count) * size_of(problem_.dtype);
-    const Allocation exact = device.allocate(bytes), sums = device.allocate(2 * sizeof(double));
-    strict.run(device, o);
-    device.copy(exact.data(), result, bytes);
-    plan.run(device, o);
-    dispatch(problem_.dtype, [&]<class T>(T) {
-      conv_compare(device, static_cast<const T*>(result), static_cast<const T*>(exact.data()), count, static_cast<double*>(sums.data()));
-    });
-    double squares[2] = {};
-    device.copy_to_host(squares, sums.data(), sizeof squares);
-    const double rounding = problem_.dtype == DType::f16 ? 0x1p-11 : 0x1p-8;
-    if (getenv("LOCKSTEP_PLANS")) fprintf(stderr, "exact %g %g\n", squares[0], squares[1]);
-    return std::sqrt(squares[0] / squares[1]) <= 3 * rounding;
-  }
-  static std::vector<const ConvPlan*> one(const ConvPlan* plan) { return plan ? std::vector{plan} : std::vector<const ConvPlan*>{}; }
-  Timing fastest(Device& device, ConvDirection direction, const ConvPlans& plans) const {
-    std::vector<const ConvPlan*> all;
-    for (const auto& plan : plans) all.push_back(plan.get());
-    return fastest(device, direction, all);
+  static std::vector<PlanOffer> direct_offers(const PlanRequest& wanted) {
+    std::vector<PlanOffer> offers;
+    for (auto& plan : direct_plans(wanted)) offers.push_back({.make = [name = plan->name(), wanted] { return direct_plan(wanted, name); }});
+    return offers;
   }
 
   ConvProblem problem_;

@@ -303,23 +303,20 @@ std::shared_ptr<Cudnn> Cudnn::of_this_process() {
   return cudnn;
 }
 
-ConvPlans cudnn_plans(const std::shared_ptr<Cudnn>& cudnn, const PlanRequest& request, std::size_t count) {
+std::vector<PlanOffer> cudnn_offers(const std::shared_ptr<Cudnn>& cudnn, const PlanRequest& request) {
   const Descriptor graph = operation_graph(handle_of(cudnn), request);
-  ConvPlans plans, reduced;
+  std::vector<PlanOffer> offers, reduced;
   for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
     for (const Descriptor& config : proposals(graph, mode)) {
       const Descriptor engine = get(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
       const Allowed is = allowed(engine, request);
-      ConvPlans& to = is == Allowed::strict ? plans : reduced;
-      if (is == Allowed::never || to.size() == count) continue;
-      if (auto plan = plan_of(cudnn, config, engine, name_of_config(config, engine), request)) to.push_back(std::move(plan));
-      if (plans.size() == count && count == 1) return plans;
+      if (is == Allowed::never) continue;
+      (is == Allowed::strict ? offers : reduced).push_back({.is_strict = is == Allowed::strict, .make = [cudnn, request, name = name_of_config(config, engine)] { return cudnn_plan(cudnn, request, name); }});
     }
-    if (!plans.empty()) break;           // fallback engines only where there is nothing better
+    if (mode == CUDNN_HEUR_MODE_A && std::ranges::any_of(offers, [](const PlanOffer& offer) { return offer.make() != nullptr; })) break;   // fallback engines only where there is nothing better
   }
-  for (auto& plan : reduced)
-    if (plans.size() < count) plans.push_back(std::move(plan));
-  return plans;
+  for (PlanOffer& offer : reduced) offers.push_back(std::move(offer));
+  return offers;
 }
 
 std::unique_ptr<ConvPlan> cudnn_plan(const std::shared_ptr<Cudnn>& cudnn, const PlanRequest& request, const std::string& name) {
@@ -346,26 +343,6 @@ std::unique_ptr<ConvPlan> cudnn_plan(const std::shared_ptr<Cudnn>& cudnn, const 
   if (!choices.empty()) set(config, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, choices);
   if (cudnnBackendFinalize(config.get()) != CUDNN_STATUS_SUCCESS) return nullptr;
   return plan_of(cudnn, config, engine, name, request);
-}
-
-double device_milliseconds(Device& device, const std::function<void()>& fn, double hopeless) {
-  const auto stream = static_cast<cudaStream_t>(device.native_stream(device.current()));
-  cudaEvent_t begin = nullptr, end = nullptr;
-  check(cudaEventCreate(&begin));
-  check(cudaEventCreate(&end));
-  float best = 0;
-  for (int run = 0; run < 5; ++run) {    // the first also loads the kernels
-    check(cudaEventRecord(begin, stream));
-    fn();
-    check(cudaEventRecord(end, stream));
-    check(cudaEventSynchronize(end));
-    float took = 0;
-    check(cudaEventElapsedTime(&took, begin, end));
-    if (run < 2 || took < best) best = took;
-    if (best > (run == 0 ? 4 * hopeless + 5 : hopeless)) break;
-  }
-  cudaEventDestroy(begin), cudaEventDestroy(end);
-  return best;
 }
 
 }  // namespace lockstep

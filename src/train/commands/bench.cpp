@@ -143,8 +143,10 @@ int run_bench(const Invocation& invocation, Communicator& comm, Device& device) 
     const auto pieces = timeline.milliseconds();
     if (comm.rank() == 0) print_profile(pieces, steps);
   }
-  if (const OptimizerStatus status = optimizer.status(device); comm.rank() == 0 && status.skipped > 0)
-    std::cout << status.skipped << " updates were skipped until the loss scale was " << status.loss_scale << "\n";
+  const OptimizerStatus status = optimizer.status(device);
+  if (comm.rank() == 0 && status.updates < config.bench.warmup + config.bench.steps)
+    std::cout << "only " << status.updates << " of " << config.bench.warmup + config.bench.steps << " updates were made: " << status.skipped
+              << " were skipped until the loss scale was " << status.loss_scale << (status.diverged_step >= 0 ? "; the run has diverged" : "") << "\n";
   print_rate(comm, config.bench.steps * config.data.global_batch, seconds,
              text_of(config.model.name, ", ", size, " x ", size, ", batch ", config.data.global_batch, ", ", config.precision, ", ", counted(comm.size(), "rank"), ", ", device.name(), ": ",
                      1e3 * seconds / static_cast<double>(config.bench.steps), " ms a step, ", device.allocated_bytes() >> 20, " MiB"));
