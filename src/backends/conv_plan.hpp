@@ -50,6 +50,7 @@ using ConvPlans = std::vector<std::unique_ptr<ConvPlan>>;
 /// A plan that is not made yet: making one can take a library tens of milliseconds.
 struct PlanOffer {
   bool is_strict = true;                 // as ConvPlan's
+  bool is_last_resort = false;           // fits any problem, and takes a hundred times as long as others: for want of them
   std::function<std::unique_ptr<ConvPlan>()> make;   // null: it cannot be had after all
 };
 

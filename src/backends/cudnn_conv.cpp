@@ -28,7 +28,21 @@ void conv_accumulate(const Device& device, const From* from, To* to, std::int64_
 /// y [pixels, k] += bias [k].
 template <class T>
 void conv_add_bias(const Device& device, T* y, const float* bias, std::int64_t pixels, std::int64_t k) {
-  Kokkos::parallel_for("conv.add_bias", range(device, pixels * k), KOKKOS_LAMBDA(std::int64_t i) { y[i] = T(static_cast<float>(y[i]) + bias[i % k]); });
+  constexpr int most = 8;
+  struct alignas(sizeof(T) * most) Packet {
+    T of[most];
+  };
+  if (k % most == 0 && sizeof(Packet) <= 16) {
+    const auto wide = static_cast<std::uint32_t>(k / most);
+    Kokkos::parallel_for("conv.add_bias", range(device, pixels * wide), KOKKOS_LAMBDA(std::int64_t i) {
+      const auto first = static_cast<std::uint32_t>(static_cast<std::uint64_t>(i) % wide) * most;
+      Packet packet = reinterpret_cast<const Packet*>(y)[i];
+      for (int lane = 0; lane < most; ++lane) packet.of[lane] = T(static_cast<float>(packet.of[lane]) + bias[first + static_cast<std::uint32_t>(lane)]);
+      reinterpret_cast<Packet*>(y)[i] = packet;
+    });
+  } else {
+    Kokkos::parallel_for("conv.add_bias", range(device, pixels * k), KOKKOS_LAMBDA(std::int64_t i) { y[i] = T(static_cast<float>(y[i]) + bias[i % k]); });
+  }
 }
 
 /// to [rows, wide] = from [rows, c], the rest zeros.
@@ -234,8 +248,10 @@ class CudnnConv final : public ConvOp {
     keep();
   }
   std::unique_ptr<ConvPlan> first_plan(const PlanRequest& wanted) const {
-    for (const PlanOffer& offer : cudnn_offers(cudnn_, wanted))
-      if (auto plan = offer.is_strict ? offer.make() : nullptr) return plan;
+    const std::vector<PlanOffer> offers = cudnn_offers(cudnn_, wanted);
+    for (const bool is_last_resort : {false, true})
+      for (const PlanOffer& offer : offers)
+        if (auto plan = offer.is_strict && offer.is_last_resort == is_last_resort ? offer.make() : nullptr) return plan;
     return nullptr;
   }
   static std::vector<PlanOffer> direct_offers(const PlanRequest& wanted) {

@@ -311,7 +311,8 @@ std::vector<PlanOffer> cudnn_offers(const std::shared_ptr<Cudnn>& cudnn, const P
       const Descriptor engine = get(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
       const Allowed is = allowed(engine, request);
       if (is == Allowed::never) continue;
-      (is == Allowed::strict ? offers : reduced).push_back({.is_strict = is == Allowed::strict, .make = [cudnn, request, name = name_of_config(config, engine)] { return cudnn_plan(cudnn, request, name); }});
+      const bool is_universal = get<std::int64_t>(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX) == 0;
+      (is == Allowed::strict ? offers : reduced).push_back({.is_strict = is == Allowed::strict, .is_last_resort = is_universal, .make = [cudnn, request, name = name_of_config(config, engine)] { return cudnn_plan(cudnn, request, name); }});
     }
     if (mode == CUDNN_HEUR_MODE_A && std::ranges::any_of(offers, [](const PlanOffer& offer) { return offer.make() != nullptr; })) break;   // fallback engines only where there is nothing better
   }

@@ -101,7 +101,7 @@ TimedPlan PlanTimer::fastest(const std::vector<PlanOffer>& offers) {
   TimedPlan best, strict;
   int hopeless = 0;
   for (const PlanOffer& offer : offers) {
-    if (offer.is_strict && best.plan && (hopeless == 3 || stopwatch_seconds() - start > most_seconds)) continue;
+    if (offer.is_strict && best.plan && (offer.is_last_resort || hopeless == 3 || stopwatch_seconds() - start > most_seconds)) continue;
     auto plan = offer.make();
     if (!plan) continue;
     const double took = milliseconds(*plan, best.plan ? 1.2 * best.milliseconds : endless);

@@ -308,7 +308,7 @@ DirectWay way_of(const SpatialKernel& kernel, SpatialArguments a, int height, bo
   const bool is_early = may_start_early(kernel.function);
   const std::size_t memory = kernel.memory_bytes(a);
   return {.name = text_of("direct rows=", a.row_groups * kernel.tile, " images=", a.images, " channels=", a.panels * panel_channels, " tile=", kernel.tile),
-          .sum_parts = blocks,
+          .sum_parts = writes_sums ? blocks : 1,
           .cost = guessed_cost(kernel, a.tiles * slices, warps, memory, limits),
           .start = [=](void* stream, const PlanOperands& o) {
             SpatialArguments b = a;

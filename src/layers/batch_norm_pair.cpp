@@ -4,6 +4,9 @@
 
 namespace lockstep {
 
+/// Rows that are asked for at once: two arrays each, and a GPU's threads have no registers for more.
+inline constexpr int pairs_together = runs_on_host ? 1 : 2;
+
 /// y = relu(norm of a + norm of b).
 template <class T>
 struct BatchNormPairApply {
@@ -17,7 +20,7 @@ struct BatchNormPairApply {
   template <int width>
   LOCKSTEP_FUNCTION void run(std::int64_t begin, std::int64_t end, std::int64_t, std::int64_t channel) const {
     const BlockVectors<width> va(of_a, channel), vb(of_b, channel);
-    for_rows(begin, end, [&]<int rows>(std::int64_t row, std::integral_constant<int, rows>) {
+    for_rows<pairs_together>(begin, end, [&]<int rows>(std::int64_t row, std::integral_constant<int, rows>) {
       const std::int64_t at = row * c + channel, ahead = at + few_rows * c;
       prefetch(a + ahead), prefetch(b + ahead), prefetch_for_writing(y + ahead);
       Raw<width, T> as[rows], bs[rows];
@@ -58,7 +61,7 @@ struct BatchNormPairGradApply {
   template <int width>
   LOCKSTEP_FUNCTION void run(std::int64_t begin, std::int64_t end, std::int64_t, std::int64_t channel) const {
     const GradMap<width> map_a(of_a, means_a, c, channel), map_b(of_b, means_b, c, channel);
-    for_rows(begin, end, [&]<int rows>(std::int64_t row, std::integral_constant<int, rows>) {
+    for_rows<pairs_together>(begin, end, [&]<int rows>(std::int64_t row, std::integral_constant<int, rows>) {
       const std::int64_t at = row * c + channel, ahead = at + few_rows * c;
       prefetch(a + ahead), prefetch(b + ahead), prefetch(grad_out + ahead);
       Raw<width, T> as[rows], bs[rows], gs[rows];

@@ -8,7 +8,8 @@
 namespace lockstep {
 namespace {
 
-constexpr int block_threads = 256, most_columns = 32, most_blocks = 1056, fewest_rows = 4;   // blocks: 8 for each of an H200's multiprocessors
+constexpr int block_threads = 256, blocks_each = 2, most_columns = 32, fewest_rows = 4;
+constexpr int most_blocks = 132 * blocks_each;   // what an H200 runs at once: each block takes as many turns as the others, and none waits for another to end
 
 /// How [rows, c] is cut: x, y threads of a block are packets of a row and rows; blocks.x take turns on rows, blocks.y divide the channels.
 struct Launch {
@@ -54,7 +55,7 @@ __device__ void for_turns(std::int64_t row, std::int64_t step, std::int64_t rows
 }
 
 template <class T, int width>
-__global__ void __launch_bounds__(block_threads) batch_norm_sum_rows(const T* x, const float* center, std::int64_t rows, std::int64_t c, float* partial) {
+__global__ void __launch_bounds__(block_threads, blocks_each) batch_norm_sum_rows(const T* x, const float* center, std::int64_t rows, std::int64_t c, float* partial) {
   take_turn_in_stream();
   const std::int64_t channel = static_cast<std::int64_t>(blockIdx.y * blockDim.x + threadIdx.x) * width, step = static_cast<std::int64_t>(gridDim.x) * blockDim.y;
   Lanes<width> sums[2] = {zeros<width>(), zeros<width>()};
@@ -73,7 +74,7 @@ __global__ void __launch_bounds__(block_threads) batch_norm_sum_rows(const T* x,
 }
 
 template <class T, int width, Mask mask>
-__global__ void __launch_bounds__(block_threads) batch_norm_grad_sum_rows(const T* x, const T* grad_out, const void* mask_source, T* residual, bool adds_residual,
+__global__ void __launch_bounds__(block_threads, blocks_each) batch_norm_grad_sum_rows(const T* x, const T* grad_out, const void* mask_source, T* residual, bool adds_residual,
                                                                           BatchNormVectors vectors, std::int64_t rows, std::int64_t c, float* partial) {
   take_turn_in_stream();
   const std::int64_t channel = static_cast<std::int64_t>(blockIdx.y * blockDim.x + threadIdx.x) * width, step = static_cast<std::int64_t>(gridDim.x) * blockDim.y;
@@ -99,7 +100,7 @@ __global__ void __launch_bounds__(block_threads) batch_norm_grad_sum_rows(const 
 }
 
 template <class T, int width, Mask mask>
-__global__ void __launch_bounds__(block_threads) batch_norm_pair_grad_sum_rows(const T* a, const T* b, const T* grad_out, const void* mask_source, BatchNormVectors of_a,
+__global__ void __launch_bounds__(block_threads, blocks_each) batch_norm_pair_grad_sum_rows(const T* a, const T* b, const T* grad_out, const void* mask_source, BatchNormVectors of_a,
                                                                                BatchNormVectors of_b, std::int64_t rows, std::int64_t c, float* partial) {
   take_turn_in_stream();
   const std::int64_t channel = static_cast<std::int64_t>(blockIdx.y * blockDim.x + threadIdx.x) * width, step = static_cast<std::int64_t>(gridDim.x) * blockDim.y;

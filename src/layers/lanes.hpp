@@ -95,12 +95,12 @@ LOCKSTEP_FUNCTION Raw<width, T> load_raw_last(const T* from) {
 }
 /// Rows that a work item asks for at once: enough bytes on their way to keep a GPU's memory busy.
 inline constexpr int rows_together = runs_on_host ? 1 : 4;
-/// body(first row, how many: a constant) for all rows from begin to end, rows_together at a time.
-template <class Body>
+/// body(first row, how many: a constant) for all rows from begin to end, `together` at a time.
+template <int together = rows_together, class Body>
 LOCKSTEP_FUNCTION void for_rows(std::int64_t begin, std::int64_t end, const Body& body) {
   std::int64_t row = begin;
-  if constexpr (rows_together > 1)
-    for (; row + rows_together <= end; row += rows_together) body(row, std::integral_constant<int, rows_together>());
+  if constexpr (together > 1)
+    for (; row + together <= end; row += together) body(row, std::integral_constant<int, together>());
   for (; row < end; ++row) body(row, std::integral_constant<int, 1>());
 }
 
@@ -247,7 +247,7 @@ LOCKSTEP_FUNCTION void run_piece(std::int64_t item, std::int64_t blocks, bool is
 #ifdef __CUDACC__
 inline constexpr int piece_threads = 256;
 template <class Body>
-__global__ void __launch_bounds__(piece_threads) run_pieces(std::int64_t items, std::int64_t blocks, bool is_wide, bool is_reversed, RowCut cut, Body body) {
+__global__ void __launch_bounds__(piece_threads, 2) run_pieces(std::int64_t items, std::int64_t blocks, bool is_wide, bool is_reversed, RowCut cut, Body body) {
   take_turn_in_stream();
   const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * piece_threads + threadIdx.x;
   if (at < items) run_piece(is_reversed ? items - 1 - at : at, blocks, is_wide, cut, body);

@@ -5,38 +5,73 @@
 
 namespace lockstep {
 
-/// y = max(x, 0); a NaN stays one.  All [any], equal.  y may be x.
-template <class T>
-void relu_forward(const Device& device, Tensor in, Tensor out) {
-  const auto x = flat<T>(in), y = flat<T>(out);
-  Kokkos::parallel_for("relu.forward", range(device, in.size()), KOKKOS_LAMBDA(std::int64_t i) {
-    y(i) = 0.f > static_cast<float>(x(i)) ? T(0.f) : x(i);
-  });
+/// An array's elements in lines of 64, if that leaves no rest: what concerns each element alone does not care about channels.
+inline RowCut cut_elements(const Shape& shape) {
+  constexpr std::int64_t line = 64, lines_each = 8;
+  return shape.size() % line == 0 ? RowCut{shape.size() / line, line, lines_each} : cut_rows(shape, lines_each);
 }
 
-/// grad_in = or += grad_out where y > 0 (or is NaN), else 0.  All [any], equal.  grad_in may be grad_out.
+/// y = max(x, 0); a NaN stays one.  y may be x.
 template <class T>
-void relu_backward(const Device& device, Tensor out, Tensor grad_out, Tensor grad_in, bool adds) {
-  const auto y = flat<T>(out), dy = flat<T>(grad_out), dx = flat<T>(grad_in);
-  if (adds) {
-    Kokkos::parallel_for("relu.backward", range(device, out.size()), KOKKOS_LAMBDA(std::int64_t i) {
-      dx(i) = T(static_cast<float>(dx(i)) + (static_cast<float>(y(i)) <= 0.f ? 0.f : static_cast<float>(dy(i))));
-    });
-  } else {
-    Kokkos::parallel_for("relu.backward", range(device, out.size()), KOKKOS_LAMBDA(std::int64_t i) {
-      const T g = dy(i);                 // read in any case, so that the choice needs no branch
-      dx(i) = static_cast<float>(y(i)) <= 0.f ? T(0.f) : g;
+struct ReluForward {
+  using Element = T;
+  const T* x;
+  T* y;
+  std::int64_t c;
+
+  template <int width>
+  LOCKSTEP_FUNCTION void run(std::int64_t begin, std::int64_t end, std::int64_t, std::int64_t channel) const {
+    for_rows(begin, end, [&]<int rows>(std::int64_t row, std::integral_constant<int, rows>) {
+      Raw<width, T> xs[rows];
+      for (int i = 0; i < rows; ++i) xs[i] = load_raw<width>(x + (row + i) * c + channel);
+      for (int i = 0; i < rows; ++i) store(y + (row + i) * c + channel, positive_part(xs[i].lanes()));
     });
   }
-}
+};
 
-/// y = a + b.  All [any], equal; y may be a or b.
+/// grad_x = or += grad_y where y > 0 (or is NaN), else 0.  grad_x may be grad_y.
 template <class T>
-void add_forward(const Device& device, Tensor in_a, Tensor in_b, Tensor out) {
-  const auto a = flat<T>(in_a), b = flat<T>(in_b), y = flat<T>(out);
-  Kokkos::parallel_for("add.forward", range(device, out.size()), KOKKOS_LAMBDA(std::int64_t i) {
-    y(i) = T(static_cast<float>(a(i)) + static_cast<float>(b(i)));
-  });
+struct ReluBackward {
+  using Element = T;
+  const T *y, *grad_y;
+  T* grad_x;
+  bool adds;
+  std::int64_t c;
+
+  template <int width>
+  LOCKSTEP_FUNCTION void run(std::int64_t begin, std::int64_t end, std::int64_t, std::int64_t channel) const {
+    for_rows(begin, end, [&]<int rows>(std::int64_t row, std::integral_constant<int, rows>) {
+      Raw<width, T> ys[rows], gs[rows];
+      for (int i = 0; i < rows; ++i) ys[i] = load_raw<width>(y + (row + i) * c + channel), gs[i] = load_raw<width>(grad_y + (row + i) * c + channel);
+      for (int i = 0; i < rows; ++i) {
+        T* const to = grad_x + (row + i) * c + channel;
+        const Lanes<width> g = where_positive(ys[i].lanes(), gs[i].lanes());
+        store(to, adds ? load<width>(to) + g : g);
+      }
+    });
+  }
+};
+
+/// y = a + b.  y may be a or b.
+template <class T>
+struct AddForward {
+  using Element = T;
+  const T *a, *b;
+  T* y;
+  std::int64_t c;
+
+  template <int width>
+  LOCKSTEP_FUNCTION void run(std::int64_t begin, std::int64_t end, std::int64_t, std::int64_t channel) const {
+    for (std::int64_t row = begin; row < end; ++row) {
+      const std::int64_t at = row * c + channel;
+      store(y + at, load<width>(a + at) + load<width>(b + at));
+    }
+  }
+};
+template <class T>
+void add_forward(const Device& device, Tensor a, Tensor b, Tensor y) {
+  const RowCut cut = cut_elements(y.shape);
+  for_each_block("add.forward", device, cut, AddForward<T>{a.as<T>(), b.as<T>(), y.as<T>(), cut.c});
 }
 
 /// What dropout's kernel needs beside its tensors.  Four neighbouring elements of the global batch share one Philox block.
@@ -119,12 +154,16 @@ class Relu final : public Layer {
   Shape output(Shapes in) const override { return in[0]; }
   Needs needs(DType, Shapes) const override { return {.keeps_output = true, .output_over_input = true, .grad_over_grad = true}; }
   void forward(const Forward& f) override {
-    dispatch(f.out.dtype, [&]<class T>(T) { relu_forward<T>(f.device, f.in[0], f.out); });
+    const RowCut cut = cut_elements(f.out.shape);
+    dispatch(f.out.dtype, [&]<class T>(T) { for_each_block("relu.forward", f.device, cut, ReluForward<T>{f.in[0].as<T>(), f.out.as<T>(), cut.c}); });
   }
   void backward_input(const Backward& b) override {
     const GradIn& to = b.grad_in[0];
     if (to.mode == GradMode::skip) return;
-    dispatch(b.out.dtype, [&]<class T>(T) { relu_backward<T>(b.device, b.out, b.grad_out, to.tensor, to.mode == GradMode::add); });
+    const RowCut cut = cut_elements(b.out.shape);
+    dispatch(b.out.dtype, [&]<class T>(T) {
+      for_each_block("relu.backward", b.device, cut, ReluBackward<T>{b.out.as<T>(), b.grad_out.as<T>(), to.tensor.as<T>(), to.mode == GradMode::add, cut.c});
+    });
   }
 };
 

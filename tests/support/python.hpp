@@ -15,7 +15,7 @@ namespace lockstep {
 inline std::string run_python(const std::string& script, const std::vector<std::string>& arguments = {}) {
   const ScratchFolder folder;
   write_file(folder / "script.py", script);
-  std::string command = "/usr/bin/python3 " + (folder / "script.py");
+  std::string command = (std::getenv("LOCKSTEP_PYTHON") ? std::string(std::getenv("LOCKSTEP_PYTHON")) : std::string("/usr/bin/python3")) + " " + (folder / "script.py");
   for (const std::string& argument : arguments) command += " '" + argument + "'";
   std::FILE* pipe = popen((command + " 2>&1").c_str(), "r");
   if (!pipe) throw std::runtime_error("cannot start " + command);

@@ -63,6 +63,8 @@ void fill(Device& device, const Executor& executor, std::int64_t classes) {
   device.wait();
 }
 
+constexpr std::int64_t profile_steps = 5;
+
 struct Share {
   double milliseconds = 0;
   std::int64_t calls = 0;
@@ -137,15 +139,15 @@ int run_bench(const Invocation& invocation, Communicator& comm, Device& device) 
   comm.barrier();
   const double seconds = stopwatch_seconds() - start;
   if (config.bench.profile) {
-    constexpr std::int64_t steps = 5;
     Timeline timeline(device);
-    for (std::int64_t step = 0; step < steps; ++step) enqueue(&timeline);
+    for (std::int64_t step = 0; step < profile_steps; ++step) enqueue(&timeline);
     const auto pieces = timeline.milliseconds();
-    if (comm.rank() == 0) print_profile(pieces, steps);
+    if (comm.rank() == 0) print_profile(pieces, profile_steps);
   }
   const OptimizerStatus status = optimizer.status(device);
-  if (comm.rank() == 0 && status.updates < config.bench.warmup + config.bench.steps)
-    std::cout << "only " << status.updates << " of " << config.bench.warmup + config.bench.steps << " updates were made: " << status.skipped
+  const std::int64_t updates = config.bench.warmup + config.bench.steps + (config.bench.profile ? profile_steps : 0);
+  if (comm.rank() == 0 && status.updates < updates)
+    std::cout << "only " << status.updates << " of " << updates << " updates were made: " << status.skipped
               << " were skipped until the loss scale was " << status.loss_scale << (status.diverged_step >= 0 ? "; the run has diverged" : "") << "\n";
   print_rate(comm, config.bench.steps * config.data.global_batch, seconds,
              text_of(config.model.name, ", ", size, " x ", size, ", batch ", config.data.global_batch, ", ", config.precision, ", ", counted(comm.size(), "rank"), ", ", device.name(), ": ",
