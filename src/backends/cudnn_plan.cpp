@@ -19,9 +19,6 @@ void check(cudnnStatus_t status, std::source_location site = std::source_locatio
   cudnnGetLastErrorString(words.data(), words.size());
   fail_with(exit_internal, "cuDNN: ", cudnnGetErrorString(status), " at ", site.file_name(), ":", site.line(), ": ", words.data());
 }
-void check(cudaError_t status, std::source_location site = std::source_location::current()) {
-  if (status != cudaSuccess) fail_with(exit_internal, "CUDA: ", cudaGetErrorString(status), " at ", site.file_name(), ":", site.line());
-}
 
 class CudnnLibrary final : public Cudnn {
  public:

@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(most_warps * 32) direct_grad_weight(const Grad
   const unsigned y_first = (has_y ? y_tile + y_at * slice_bytes : zeros) + lane / 8 % 2 * 16 + row_from * y_step;
   const unsigned x_first = (has_x ? x_tile + (x_at / a.q * x_width + x_at % a.q) * slice_bytes : zeros) + lane / 16 * 16 + row_from * x_step;
 
-  take_turn();
+  take_turn_in_stream();
   GradWeightSums<G> sums = {};
   const int tiles = (a.n + a.images - 1) / a.images * a.bands;
   for (int i = static_cast<int>(blockIdx.x); i < tiles; i += a.splits) {
@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(most_warps * 32) direct_grad_weight(const Grad
 template <class T, class G>
 __global__ void __launch_bounds__(256) direct_grad_weight_end(const GradWeightArguments a) {
   const int units = a.k / slice * x_slices(a.c), first = static_cast<int>(blockIdx.x) * split_quads, quad = first + static_cast<int>(threadIdx.x);
-  take_turn();
+  take_turn_in_stream();
   const float4 sum = add_splits(a.partial, a.splits, units * (G::unit_size / 4), first);
   if (threadIdx.x >= split_quads) return;
   const int unit = quad / (G::unit_size / 4), at = quad % (G::unit_size / 4) * 4, i = at / 32, first_lane = at % 32;   // four lanes' register i
@@ -181,7 +181,7 @@ DirectWay way_of(const GradWeightKernel& kernel, const GradWeightArguments& a, c
   const int resident = std::clamp(static_cast<int>(limits.multiprocessor_memory / (memory + 1024)), 1, std::max(1, most_warps / warps));
   const double products = kernel.unit_size / 128.0 * divided_up(a.rows, a.row_groups);   // a warp's, in a tile
   const double work = std::max(1.7 * products * warps, 12.0 * products / std::min(each, resident)) + 4.0 * kernel.unit_size * warps / 128;
-  const bool is_early = may_start_early(kernel.function);
+  const bool is_early = may_launch_early(kernel.function);
   return {.name = text_of("direct rows=", a.rows, " images=", a.images, " groups=", a.row_groups, " splits=", a.splits),
           .workspace_bytes = static_cast<std::size_t>(a.splits) * units * kernel.unit_size * sizeof(float),
           .cost = 1000.0 * divided_up(each, resident) + each * (static_cast<double>(memory) / 48 + work) + 8.0 * a.splits * quads / limits.multiprocessors,

@@ -1,8 +1,6 @@
 // direct_mma: the GPU's instructions that C++ has no words for, and what direct_*_cuda.cpp say with them.  For files that nvcc compiles.
 // A shared-memory address is 32 bits.  A matrix is 8 x 8 of 16-bit elements: a lane holds row lane / 4, columns 2 (lane % 4) and the next.
 #pragma once
-#include <nv/target>
-
 #include <cstdint>
 #include <type_traits>
 
@@ -23,12 +21,6 @@ __device__ inline void close_copies() { asm volatile("cp.async.commit_group;" ::
 /// Until at most `open` of this thread's closed groups of copies are under way.
 template <int open>
 __device__ void wait_for_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(open) : "memory"); }
-
-/// A kernel that start_kernel starts early reads and writes nothing global before the one ahead of it in the stream is done; here it waits for
-/// that, and allows the one behind it to start early.
-__device__ inline void take_turn() {
-  NV_IF_TARGET(NV_PROVIDES_SM_90, (asm volatile("griddepcontrol.wait;" ::: "memory"); asm volatile("griddepcontrol.launch_dependents;");))
-}
 
 __device__ inline void store_zeros(unsigned to) { asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(to), "r"(0) : "memory"); }
 __device__ inline void store_shared(unsigned to, unsigned value) { asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(value) : "memory"); }

@@ -180,7 +180,7 @@ __global__ void __launch_bounds__(most_warps * 32) direct_spatial(const SpatialA
     }
     const TileSource<T> source{static_cast<const T*>(a.in), a.n, a.in_h, a.in_w, S::channels, first_image, S::spreads ? block_row : block_row * S::stride - 1};
 
-    if (tile == first_tile) take_turn(), load_weights<S>(weights, static_cast<const T*>(a.weight), a, block_channel);
+    if (tile == first_tile) take_turn_in_stream(), load_weights<S>(weights, static_cast<const T*>(a.weight), a, block_channel);
     else __syncthreads();                                    // all have read the tile before
     if constexpr (S::is_window) load_windows<S::channels, 4, S::stride>(tile_memory, source, rows, a.images, a.width, 0);
     else load_pixels<S::channels, S::is_gradient ? 1 : S::stride, S::spreads ? 0 : 1, 1>(tile_memory, source, rows, a.images);
@@ -305,7 +305,7 @@ DirectWay way_of(const SpatialKernel& kernel, SpatialArguments a, int height, bo
   a.bands = divided_up(height, a.row_groups * kernel.tile);
   a.tiles = divided_up(a.n, a.images) * a.bands;
   const int blocks = writes_sums ? std::min(a.tiles, most_sum_parts) : a.tiles, slices = a.out_c / (a.panels * panel_channels), warps = a.row_groups * a.column_tiles * a.panels;
-  const bool is_early = may_start_early(kernel.function);
+  const bool is_early = may_launch_early(kernel.function);
   const std::size_t memory = kernel.memory_bytes(a);
   return {.name = text_of("direct rows=", a.row_groups * kernel.tile, " images=", a.images, " channels=", a.panels * panel_channels, " tile=", kernel.tile),
           .sum_parts = writes_sums ? blocks : 1,

@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(units == 2 ? 448 : 256) direct_stem(const Stem
     load_stem_rows<stride>(buffers + buffer * buffer_bytes, static_cast<const T*>(a.x), a, tile / a.bands, tile % a.bands * a.rows, 0);
     close_copies();
   };
-  take_turn();
+  take_turn_in_stream();
   load_stem_weights<steps>(weights, static_cast<const T*>(a.factor), a);
   load(first_tile, 0);
   float totals[4] = {};
@@ -201,7 +201,7 @@ std::vector<DirectWay> direct_stem_ways(const PlanRequest& request, const GpuLim
         const int steps = a.taps * a.steps(), turns = divided_up(a.rows * a.q, 16 * kernel.units), rounds = divided_up(turns, warps);
         const double busy = std::max(4.0 * (kernel.units + 4), 6.4 * kernel.units) * steps + 100, alone = (40 + 26.0 * kernel.units) * steps + 400;
         const double copies = static_cast<double>(a.in_rows) * a.pitch / 64;
-        const bool is_early = may_start_early(kernel.function), writes_sums = request.sums;
+        const bool is_early = may_launch_early(kernel.function), writes_sums = request.sums;
         ways.push_back({.name = text_of("direct stem rows=", a.rows, " units=", kernel.units, " warps=", warps),
                         .sum_parts = blocks,
                         .cost = each * std::max(resident * (turns * busy + copies), rounds * alone + 500),

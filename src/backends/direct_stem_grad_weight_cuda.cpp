@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(384) direct_stem_grad_weight(const StemArgumen
     const unsigned to = buffers + buffer * buffer_bytes;
     load_stem_tile<T, S::stride>(to, to + x_bytes, a, tile);
   };
-  take_turn();
+  take_turn_in_stream();
   load(first_tile, 0);
   StemGradSums<S> sums = {};
   int buffer = 0;
@@ -132,7 +132,7 @@ template <class T, class S>
 __global__ void __launch_bounds__(256) direct_stem_grad_weight_end(const StemEnd a) {
   constexpr int unit_quads = S::unit_size / 4;
   const int first = static_cast<int>(blockIdx.x) * split_quads, quad = first + static_cast<int>(threadIdx.x);
-  take_turn();
+  take_turn_in_stream();
   const float4 sum = add_splits(a.partial, a.splits, S::units * unit_quads, first);
   if (threadIdx.x >= split_quads) return;
   const int unit = quad / unit_quads, at = quad % unit_quads * 4, i = at / 32, first_lane = at % 32;   // four lanes' register i
@@ -186,7 +186,7 @@ std::vector<DirectWay> direct_stem_grad_weight_ways(const PlanRequest& request, 
         const int blocks = std::min(a.tiles, limits.multiprocessors * resident), each = divided_up(a.tiles, blocks), quads = kernel.units * kernel.unit_size / 4;
         // Of a warp's piece: products, how long a multiprocessor is busy with them, and how long they take alone.
         const double products = piece_rows * kernel.unit_size / 128.0, busy = 1.2 * products, alone = 5.5 * products;
-        const bool is_early = may_start_early(kernel.function);
+        const bool is_early = may_launch_early(kernel.function);
         ways.push_back({.name = text_of("direct stem rows=", rows, " columns=", columns, " groups=", groups),
                         .workspace_bytes = static_cast<std::size_t>(blocks) * quads * sizeof(float4),
                         .cost = each * std::max(resident * (pieces * kernel.units * busy + static_cast<double>(loaded) / 32), rounds * alone + 500) + 8.0 * blocks * quads / limits.multiprocessors,

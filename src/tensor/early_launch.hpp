@@ -23,14 +23,19 @@ inline bool may_launch_early(const void* kernel) {
   return cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess && attributes.ptxVersion >= 90;
 }
 
+inline cudaLaunchAttribute early_attribute() {
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization, early.val.programmaticStreamSerializationAllowed = 1;
+  return early;
+}
+
 /// kernel(arguments...) on the device's current stream.
 template <class... Arguments>
 void launch_early(const Device& device, void (*kernel)(Arguments...), dim3 blocks, dim3 threads, const std::type_identity_t<Arguments>&... arguments) {
   static thread_local const void* last = nullptr;
   static thread_local bool is_early = false;
   if (const void* address = reinterpret_cast<const void*>(kernel); address != last) last = address, is_early = may_launch_early(address);
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization, early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute early = early_attribute();
   cudaLaunchConfig_t config{};
   config.gridDim = blocks, config.blockDim = threads, config.stream = static_cast<cudaStream_t>(device.native_stream(device.current()));
   config.attrs = &early, config.numAttrs = is_early ? 1 : 0;
