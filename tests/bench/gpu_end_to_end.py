@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """From process start to the last evaluation, with accuracy: an input file trained with several seeds on one GPU.
-  gpu_end_to_end.py INPUT.toml --data SHARDS [--lockstep build/cuda/lockstep] [--seeds 1 2 3] [key=value ...]
+  gpu_end_to_end.py INPUT.toml --data SHARDS [--lockstep build/cuda/lockstep] [--seeds 1,2,3] [key=value ...]
 The first run may time convolutions; the others take its choices.  Prints a line a run and the means."""
 import argparse, json, pathlib, statistics, subprocess, tempfile, time
 
@@ -9,12 +9,12 @@ parser = argparse.ArgumentParser()
 parser.add_argument("input")
 parser.add_argument("--data", required=True)
 parser.add_argument("--lockstep", default=str(root / "build/cuda/lockstep"))
-parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+parser.add_argument("--seeds", default="1,2,3")
 arguments, overrides = parser.parse_known_args()
 
 outputs = pathlib.Path(tempfile.mkdtemp(prefix="lockstep-bench-"))
 results = []
-for seed in arguments.seeds:
+for seed in arguments.seeds.split(","):
     name = f"seed-{seed}"
     start = time.time()
     done = subprocess.run([arguments.lockstep, "train", arguments.input, f"data.path={arguments.data}", f"run.outputs={outputs}", f"run.name={name}", f"run.seed={seed}", *overrides],
