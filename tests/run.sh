@@ -19,7 +19,7 @@ done
 # part WHAT COMMAND...: says what goes on, and how long it took.
 part() { local what=$1 start=$SECONDS; shift; echo "== $what"; "$@"; echo "== $what: $((SECONDS - start)) s"; }
 configure() { cmake -C "env/$1.cmake" -S . -B "build/$2" -G Ninja "${@:3}" > "build/$2.log" 2>&1 || { cat "build/$2.log"; return 1; }; }
-compile() { NINJA_STATUS="[$1 %f/%t %es] " ninja -C "build/$1" -j "$cores"; }
+compile() { NINJA_STATUS="[$1 %f/%t %es] " ninja -C "build/$1" -j "$cores" "${@:2}"; }
 
 mkdir -p build
 install=(--tests)
@@ -44,6 +44,7 @@ part "build $build" compile "$build"
 if [ $cuda = 1 ]; then
   part "configure CUDA" configure cuda cuda
   part "build CUDA" compile cuda
+  part "build kernels for sm_80" compile cuda sm_80
 fi
 
 echo "== test"
