@@ -1,6 +1,5 @@
 #include "backends/cudnn_plan.hpp"
 
-#include <cuda_runtime.h>
 #include <cudnn.h>
 
 #include <algorithm>

@@ -1,12 +1,10 @@
 #include "backends/cudnn_timing.hpp"
 
-#include <cuda_runtime.h>
-
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <source_location>
 
+#include "tensor/cuda_check.hpp"
 #include "tensor/views.hpp"
 
 namespace lockstep {
@@ -38,25 +36,21 @@ void conv_compare(const Device& device, const T* a, const T* b, std::int64_t cou
 
 namespace {
 
-void check(cudaError_t status, std::source_location site = std::source_location::current()) {
-  if (status != cudaSuccess) fail_with(exit_internal, "CUDA: ", cudaGetErrorString(status), " at ", site.file_name(), ":", site.line());
-}
-
 /// Milliseconds that fn takes on the device's current stream, the best of a few runs after a first; of fewer, if those took longer than `hopeless`.
 double device_milliseconds(Device& device, const std::function<void()>& fn, double hopeless) {
   const auto stream = static_cast<cudaStream_t>(device.native_stream(device.current()));
   cudaEvent_t begin = nullptr, end = nullptr;
-  check(cudaEventCreate(&begin));
-  check(cudaEventCreate(&end));
+  check_cuda(cudaEventCreate(&begin));
+  check_cuda(cudaEventCreate(&end));
   float best = 0;
   constexpr double loading = 50;         // the first run also loads the kernels
   for (int run = 0; run < 5; ++run) {
-    check(cudaEventRecord(begin, stream));
+    check_cuda(cudaEventRecord(begin, stream));
     fn();
-    check(cudaEventRecord(end, stream));
-    check(cudaEventSynchronize(end));
+    check_cuda(cudaEventRecord(end, stream));
+    check_cuda(cudaEventSynchronize(end));
     float took = 0;
-    check(cudaEventElapsedTime(&took, begin, end));
+    check_cuda(cudaEventElapsedTime(&took, begin, end));
     if (run < 2 || took < best) best = took;
     if (best > (run == 0 ? 4 * hopeless + loading : hopeless)) break;
   }

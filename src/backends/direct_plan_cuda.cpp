@@ -1,18 +1,13 @@
-#include <cuda_runtime.h>
 
 #include <algorithm>
-#include <source_location>
 #include <utility>
 
 #include "backends/direct_kernels.hpp"
 #include "backends/direct_plan.hpp"
+#include "tensor/cuda_check.hpp"
 
 namespace lockstep {
 namespace {
-
-void check(cudaError_t status, std::source_location site = std::source_location::current()) {
-  if (status != cudaSuccess) fail_with(exit_internal, "CUDA: ", cudaGetErrorString(status), " at ", site.file_name(), ":", site.line());
-}
 
 class DirectPlan final : public ConvPlan {
  public:
@@ -29,10 +24,10 @@ class DirectPlan final : public ConvPlan {
 /// Of the current GPU; none where it lacks the instructions.
 GpuLimits gpu_limits() {
   int device = 0;
-  check(cudaGetDevice(&device));
+  check_cuda(cudaGetDevice(&device));
   const auto get = [&](cudaDeviceAttr attribute) {
     int value = 0;
-    check(cudaDeviceGetAttribute(&value, attribute, device));
+    check_cuda(cudaDeviceGetAttribute(&value, attribute, device));
     return value;
   };
   if (get(cudaDevAttrComputeCapabilityMajor) < 8) return {};

@@ -1,5 +1,5 @@
 // dtype: the element types of tensors.  f16 and bf16 are our own 16-bit storage types: Kokkos' are 4 bytes wide in a host build.
-// Arithmetic is done in float; these only store.  Host and device.  The one #if of src/ beside backends/conv.cpp: a GPU converts in one
+// Arithmetic is done in float; these only store.  Host and device.  Here #if is allowed (tests/system/layering_test.py): a GPU converts in one
 // instruction what takes ten in C++, and kernels that stream 16-bit arrays were held up by it (3 times as long on an H200).
 #pragma once
 #include <Random123/features/compilerfeatures.h>

@@ -1,6 +1,5 @@
 // communicator_nccl: ranks that sum the memory of their GPUs by NCCL, on the device's streams; all else by the communicator inside, over MPI.
 // NCCL's own variables (NCCL_*) are the user's; only NCCL_GRAPH_MIXING_SUPPORT is set to 0 unless the user did: sums run in recordings alone.
-#include <cuda_runtime.h>
 #include <dlfcn.h>
 #include <nccl.h>
 
@@ -15,6 +14,7 @@
 #include <thread>
 
 #include "comm/communicator.hpp"
+#include "tensor/cuda_check.hpp"
 
 namespace lockstep {
 namespace {
@@ -24,10 +24,6 @@ void check(ncclResult_t status, std::source_location site = std::source_location
   fail_with(exit_internal, "NCCL: ", ncclGetErrorString(status), " at ", site.file_name(), ":", site.line(), ": ", ncclGetLastError(nullptr),
             " (NCCL_DEBUG=INFO says more)");
 }
-void check(cudaError_t status, std::source_location site = std::source_location::current()) {
-  if (status != cudaSuccess) fail_with(exit_internal, "CUDA: ", cudaGetErrorString(status), " at ", site.file_name(), ":", site.line());
-}
-
 /// Looks once a second whether NCCL has lost a peer or the network: its kernels then wait for ever, and the host for them.
 /// A rank that leaves with a message of its own, or that the watchdog or the launcher finds dead, ends the job within moments; what NCCL noticed of
 /// that is told only if the job lives on.  Between GPUs of one host NCCL notices nothing: there, theirs is the only word.
@@ -140,8 +136,8 @@ std::string nccl_text(int version) { return text_of(version / 10000, ".", versio
 /// A line each.
 std::string versions() {
   int driver = 0, runtime = 0, nccl = 0;
-  check(cudaDriverGetVersion(&driver));
-  check(cudaRuntimeGetVersion(&runtime));
+  check_cuda(cudaDriverGetVersion(&driver));
+  check_cuda(cudaRuntimeGetVersion(&runtime));
   check(ncclGetVersion(&nccl));
   std::string module = "?";                                 // a container may hide it
   std::ifstream("/sys/module/nvidia/version") >> module;

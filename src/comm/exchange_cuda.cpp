@@ -14,17 +14,16 @@
 //
 // A block waits for the same block of the others, so all blocks must run at once: at most 8, on any GPU that has 8 multiprocessors.  One that
 // waits for a dead rank spins until its process ends: the watchdog, or the launcher, sees to that.
-#include <cuda_runtime.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
-#include <source_location>
 #include <string_view>
 
 #include "comm/exchange.hpp"
+#include "tensor/cuda_check.hpp"
 
 namespace lockstep {
 namespace {
@@ -32,9 +31,6 @@ namespace {
 constexpr int most_blocks = 8, most_threads = 512, most_ranks = 16;
 constexpr std::size_t share_bytes = std::size_t{2} << 20;   // IPC shares whole pages of this size: no other allocation should lie in ours
 
-void check(cudaError_t status, std::source_location site = std::source_location::current()) {
-  if (status != cudaSuccess) fail_with(exit_internal, "CUDA: ", cudaGetErrorString(status), " at ", site.file_name(), ":", site.line());
-}
 /// For what may fail: then there is another way.
 bool succeeds(cudaError_t status) {
   if (status != cudaSuccess) cudaGetLastError();            // forgotten
@@ -118,7 +114,7 @@ class DirectExchange final : public Exchange {
     const std::size_t bytes = static_cast<std::size_t>(2 * cut_.ranks) * static_cast<std::size_t>(lines) * sizeof(Line);
     memory_ = device.allocate((bytes + share_bytes - 1) / share_bytes * share_bytes);
     epochs_ = device.allocate(most_blocks * sizeof(unsigned));
-    check(cudaDeviceSynchronize());                         // the zeros are there before the others know the address
+    check_cuda(cudaDeviceSynchronize());                         // the zeros are there before the others know the address
     is_usable_ = agree(map()) && agree(reaches_all());
   }
 
@@ -145,7 +141,7 @@ class DirectExchange final : public Exchange {
     const auto kernel = cut_.ranks <= 2 ? exchange_sum<2> : cut_.ranks <= 4 ? exchange_sum<4> : cut_.ranks <= 8 ? exchange_sum<8> : exchange_sum<most_ranks>;
     kernel<<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads), 0, static_cast<cudaStream_t>(device.native_stream(StreamId::compute))>>>(
         slots_, cut_, values.as<float>(), count, static_cast<unsigned*>(epochs_.data()));
-    check(cudaGetLastError());
+    check_cuda(cudaGetLastError());
   }
   bool is_recordable() const override { return true; }
   bool is_direct() const override { return true; }
@@ -179,7 +175,7 @@ class DirectExchange final : public Exchange {
       if (other.place == mine.place) return false;          // on one GPU the two would take turns, and each wait for the other's
       // A GPU that this process does not see (one visible a task) cannot be asked about, but mapped.
       int peer = 0, can = 1;
-      if (succeeds(cudaDeviceGetByPCIBusId(&peer, other.place.data()))) check(cudaDeviceCanAccessPeer(&can, ordinal, peer));
+      if (succeeds(cudaDeviceGetByPCIBusId(&peer, other.place.data()))) check_cuda(cudaDeviceCanAccessPeer(&can, ordinal, peer));
       void* slots = nullptr;
       if (!can || !succeeds(cudaIpcOpenMemHandle(&slots, other.handle, cudaIpcMemLazyEnablePeerAccess))) return false;
       mapped_.push_back(slots);
@@ -191,18 +187,18 @@ class DirectExchange final : public Exchange {
   /// Machines exist where the mapping succeeds and what is written is lost (IOMMU): then sums would wait for ever.
   bool reaches_all() {
     exchange_trial<<<1, static_cast<unsigned>(cut_.ranks)>>>(slots_, cut_);
-    check(cudaGetLastError());
-    check(cudaDeviceSynchronize());
+    check_cuda(cudaGetLastError());
+    check_cuda(cudaDeviceSynchronize());
     ranks_.barrier();
     bool has_all = true;
     for (int r = 0; r < cut_.ranks; ++r) {
       if (r == cut_.me) continue;
       float got[4];
-      check(cudaMemcpy(got, cut_.slot(slots_.of_rank[cut_.me], 0, r), sizeof got, cudaMemcpyDeviceToHost));
+      check_cuda(cudaMemcpy(got, cut_.slot(slots_.of_rank[cut_.me], 0, r), sizeof got, cudaMemcpyDeviceToHost));
       has_all = has_all && got[0] == static_cast<float>(r + 1) && got[2] == static_cast<float>(-r - 1);
     }
-    check(cudaMemset(memory_.data(), 0, memory_.bytes()));
-    check(cudaDeviceSynchronize());
+    check_cuda(cudaMemset(memory_.data(), 0, memory_.bytes()));
+    check_cuda(cudaDeviceSynchronize());
     return has_all;                                         // the agreement that follows is a barrier: memory is zeroed before any sum
   }
 

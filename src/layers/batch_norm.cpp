@@ -45,6 +45,16 @@ void batch_norm_finish(const Forward& f, std::size_t which, const BatchNormOptio
   batch_norm_finish_exchanged(f.device, forward_end(f, which, options, state, totals));
 }
 
+BatchNormVectors batch_norm_vectors(const BatchNormState& state, std::span<const Tensor> weights, std::size_t which) {
+  return {state.mean, state.inv_std, weights[2 * which].as<float>(), weights[2 * which + 1].as<float>()};
+}
+
+BackwardEnd batch_norm_backward_end(const Backward& b, std::size_t which, const BatchNormState& state, float* totals) {
+  return {.is_local = !b.exchange, .c = b.in[which].shape.c, .inv_std = state.inv_std, .inverse_count = state.inverse_count,
+          .grad_weight = b.grad_weights[2 * which].as<float>(), .grad_bias = b.grad_weights[2 * which + 1].as<float>(),
+          .adds = b.weight_mode == GradMode::add, .totals = totals};
+}
+
 namespace {
 
 /// How saved and workspace are divided.
@@ -71,7 +81,7 @@ void grad_apply(const Backward& b, const BatchNormVectors& v, Tensor grad_out, c
   const Shape& x = b.in[0].shape;
   for_each_block("batch_norm.grad_apply", b.device, cut_rows(x, few_rows),
                  BatchNormGradApply<T, mask>{b.in[0].as<T>(), grad_out.as<T>(), mask_source, b.grad_in[0].tensor.as<T>(),
-                                             b.grad_in[0].mode == GradMode::add, v, means, means ? means + x.c : nullptr, x.c}, Walk::backwards);
+                                             b.grad_in[0].mode == GradMode::add, v, means, x.c}, Walk::backwards);
 }
 
 }  // namespace
@@ -118,7 +128,7 @@ void BatchNorm::forward(const Forward& f) {
     f.exchange->sum(f.device, {totals, vector_shape(2 * channels_ + count_parts), DType::f32});
     batch_norm_finish(f, 0, options_, state, totals);
   }
-  const BatchNormVectors v{state.mean, state.inv_std, f.weights[0].as<float>(), f.weights[1].as<float>()};
+  const BatchNormVectors v = batch_norm_vectors(state, f.weights, 0);
   if (has_pool_) return batch_norm_pool_apply(f.device, f.in[0], f.out, v, layout.pool(is_training ? f.saved : Tensor{}));
   std::uint8_t* const bits = is_training && has_residual_ && has_relu_ && has_mask_bits(f.in[0].dtype, channels_) ? layout.bits(f.saved) : nullptr;
   dispatch(f.in[0].dtype, [&]<class T>(T) {
@@ -131,7 +141,7 @@ void BatchNorm::backward_input(const Backward& b) {
   const Layout layout{channels_, has_pool_ ? b.grad_out.shape : Shape{0, 0, 0, 0}};
   float* const totals = b.workspace.as<float>();
   const BatchNormState state(channels_, b.saved.data);
-  const BatchNormVectors v{state.mean, state.inv_std, b.weights[0].as<float>(), b.weights[1].as<float>()};
+  const BatchNormVectors v = batch_norm_vectors(state, b.weights, 0);
   const GradIn* residual = has_residual_ ? &b.grad_in[1] : nullptr;
   const bool has_bits = has_mask_bits(b.in[0].dtype, channels_);
   const Mask mask = !has_relu_ ? Mask::none : !has_residual_ ? Mask::recompute : has_bits ? Mask::bits : Mask::output;
@@ -143,9 +153,7 @@ void BatchNorm::backward_input(const Backward& b) {
     GradSumArguments sums{.x = b.in[0], .grad_out = b.grad_out, .mask = mask, .mask_source = mask_source, .residual = {}, .adds_residual = false, .vectors = v};
     if (residual && residual->mode != GradMode::skip) sums.residual = residual->tensor, sums.adds_residual = residual->mode == GradMode::add;
     if (has_pool_) sums.x = {layout.pool(b.saved).largest, b.grad_out.shape, b.in[0].dtype};   // where windows' gradients go
-    const BackwardEnd end{.is_local = !b.exchange, .c = channels_, .inv_std = state.inv_std, .inverse_count = state.inverse_count,
-                          .grad_weight = b.grad_weights[0].as<float>(), .grad_bias = b.grad_weights[1].as<float>(), .adds = b.weight_mode == GradMode::add,
-                          .totals = totals};
+    const BackwardEnd end = batch_norm_backward_end(b, 0, state, totals);
     batch_norm_grad_sums(b.device, sums, layout.partial(b.workspace), end);
     if (needs_means && b.exchange) {
       b.exchange->sum(b.device, {totals, vector_shape(2 * channels_), DType::f32});

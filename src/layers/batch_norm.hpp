@@ -46,6 +46,9 @@ void batch_norm_statistics(const Forward& f, std::size_t which, const BatchNormO
                            float* partial);
 /// Statistics from the group's totals.
 void batch_norm_finish(const Forward& f, std::size_t which, const BatchNormOptions& options, const BatchNormState& state, float* totals);
+BatchNormVectors batch_norm_vectors(const BatchNormState& state, std::span<const Tensor> weights, std::size_t which);
+/// totals: f32 [2, c].
+BackwardEnd batch_norm_backward_end(const Backward& b, std::size_t which, const BatchNormState& state, float* totals);
 /// Means from the group's sums.
 void batch_norm_average(const Device& device, const BackwardEnd& end);
 

@@ -180,7 +180,20 @@ struct MaskPacket {
   }
 };
 
-/// grad_x = weight * inv_std * (g - mean_grad - xhat * mean_grad_xhat), or += that.  Means over the group; null: statistics are constants.
+/// What x's gradient takes from g: weight * inv_std * (g - mean_grad - xhat * mean_grad_xhat).
+template <int width>
+struct GradMap {
+  BlockVectors<width> v;
+  Lanes<width> constant = zeros<width>(), slope = zeros<width>();
+  /// means: [2, c], of g and of g * xhat over the group; null: statistics are constants.
+  LOCKSTEP_FUNCTION GradMap(const BatchNormVectors& vectors, const float* means, std::int64_t c, std::int64_t channel) : v(vectors, channel) {
+    if (means) constant = load<width>(means + channel), slope = load<width>(means + c + channel) * load<width>(vectors.inv_std + channel);
+  }
+  /// centered: x - mean.
+  LOCKSTEP_FUNCTION Lanes<width> operator()(const Lanes<width>& centered, const Lanes<width>& g) const { return (g - constant - centered * slope) * v.scale; }
+};
+
+/// grad_x = weight * inv_std * (g - mean_grad - xhat * mean_grad_xhat), or += that.  means: as GradMap's.
 template <class T, Mask mask>
 struct BatchNormGradApply {
   using Element = T;
@@ -189,14 +202,12 @@ struct BatchNormGradApply {
   T* grad_x;
   bool adds;
   BatchNormVectors vectors;
-  const float *mean_grad, *mean_grad_xhat;
+  const float* means;
   std::int64_t c;
 
   template <int width>
   LOCKSTEP_FUNCTION void run(std::int64_t begin, std::int64_t end, std::int64_t, std::int64_t channel) const {
-    const BlockVectors<width> v(vectors, channel);
-    const Lanes<width> constant = mean_grad ? load<width>(mean_grad + channel) : zeros<width>();
-    const Lanes<width> slope = mean_grad ? load<width>(mean_grad_xhat + channel) * load<width>(vectors.inv_std + channel) : zeros<width>();
+    const GradMap<width> map(vectors, means, c, channel);
     for_rows(begin, end, [&]<int rows>(std::int64_t row, std::integral_constant<int, rows>) {
       const std::int64_t at = row * c + channel, ahead = at + few_rows * c;
       prefetch(x + ahead), prefetch(grad_out + ahead), prefetch_for_writing(grad_x + ahead);
@@ -205,8 +216,7 @@ struct BatchNormGradApply {
       MaskPacket<mask, width, T> masks[rows];
       for (int i = 0; i < rows; ++i) xs[i] = load_raw_last<width>(x + at + i * c), gs[i] = load_raw_last<width>(grad_out + at + i * c), masks[i].read(mask_source, at + i * c);
       for (int i = 0; i < rows; ++i) {
-        const Lanes<width> centered = xs[i].lanes() - v.mean, g = masks[i](gs[i].lanes(), centered, v);
-        const Lanes<width> d = (g - constant - centered * slope) * v.scale;
+        const Lanes<width> centered = xs[i].lanes() - map.v.mean, d = map(centered, masks[i](gs[i].lanes(), centered, map.v));
         store(grad_x + at + i * c, adds ? load<width>(grad_x + at + i * c) + d : d);
       }
     });

@@ -35,17 +35,6 @@ struct BatchNormPairApply {
   }
 };
 
-/// What batch_norm's gradient takes from g: weight * inv_std * (g - mean_grad - xhat * mean_grad_xhat).
-template <int width>
-struct GradMap {
-  BlockVectors<width> v;
-  Lanes<width> constant = zeros<width>(), slope = zeros<width>();
-  LOCKSTEP_FUNCTION GradMap(const BatchNormVectors& vectors, const float* means, std::int64_t c, std::int64_t channel) : v(vectors, channel) {
-    if (means) constant = load<width>(means + channel), slope = load<width>(means + c + channel) * load<width>(vectors.inv_std + channel);
-  }
-  LOCKSTEP_FUNCTION Lanes<width> operator()(const Lanes<width>& x, const Lanes<width>& g) const { return (g - constant - (x - v.mean) * slope) * v.scale; }
-};
-
 /// Gradients of both inputs; a null grad is not wanted, null means are of constants.
 template <class T, Mask mask>
 struct BatchNormPairGradApply {
@@ -71,7 +60,8 @@ struct BatchNormPairGradApply {
         masks[i].read(mask_source, at + i * c);
       }
       for (int i = 0; i < rows; ++i) {
-        const Lanes<width> xa = as[i].lanes(), g = masks[i](gs[i].lanes(), xa, map_a.v), da = map_a(xa, g), db = map_b(bs[i].lanes(), g);
+        const Lanes<width> in_a = as[i].lanes() - map_a.v.mean, in_b = bs[i].lanes() - map_b.v.mean, g = masks[i](gs[i].lanes(), in_a, map_a.v);
+        const Lanes<width> da = map_a(in_a, g), db = map_b(in_b, g);
         if (grad_a) store(grad_a + at + i * c, adds_a ? load<width>(grad_a + at + i * c) + da : da);
         if (grad_b) store(grad_b + at + i * c, adds_b ? load<width>(grad_b + at + i * c) + db : db);
       }
@@ -85,9 +75,9 @@ namespace {
 struct Layout {
   std::int64_t c;
   std::int64_t totals() const { return BatchNormState::room(2 * c + count_parts); }   // of one, f32 elements
-  float* totals(Tensor workspace, int which) const { return workspace.as<float>() + which * totals(); }
+  float* totals(Tensor workspace, std::size_t which) const { return workspace.as<float>() + static_cast<std::int64_t>(which) * totals(); }
   float* partial(Tensor workspace) const { return totals(workspace, 2) + 2 * BatchNormState::bytes(c) / sizeof(float); }
-  BatchNormState state(void* states, int which) const { return {c, static_cast<char*>(states) + static_cast<std::size_t>(which) * BatchNormState::bytes(c)}; }
+  BatchNormState state(void* states, std::size_t which) const { return {c, static_cast<char*>(states) + which * BatchNormState::bytes(c)}; }
   std::uint8_t* bits(Tensor saved) const { return saved.as<std::uint8_t>() + 2 * BatchNormState::bytes(c); }
   Tensor both_totals(Tensor workspace) const { return {workspace.data, vector_shape(2 * totals()), DType::f32}; }
 };
@@ -107,13 +97,13 @@ void BatchNormPair::forward(const Forward& f) {
   const Layout layout{channels_};
   void* const states = is_training ? f.saved.data : layout.totals(f.workspace, 2);
   const BatchNormState state[2] = {layout.state(states, 0), layout.state(states, 1)};
-  for (int i = 0; i < 2; ++i) batch_norm_statistics(f, static_cast<std::size_t>(i), options_[i], uses_running_[i], state[i], layout.totals(f.workspace, i), layout.partial(f.workspace));
+  for (std::size_t i = 0; i < 2; ++i) batch_norm_statistics(f, i, options_[i], uses_running_[i], state[i], layout.totals(f.workspace, i), layout.partial(f.workspace));
   if (f.exchange && is_training && !(uses_running_[0] && uses_running_[1])) {
     f.exchange->sum(f.device, layout.both_totals(f.workspace));
-    for (int i = 0; i < 2; ++i)
-      if (!uses_running_[i]) batch_norm_finish(f, static_cast<std::size_t>(i), options_[i], state[i], layout.totals(f.workspace, i));
+    for (std::size_t i = 0; i < 2; ++i)
+      if (!uses_running_[i]) batch_norm_finish(f, i, options_[i], state[i], layout.totals(f.workspace, i));
   }
-  const auto vectors = [&](int i) { return BatchNormVectors{state[i].mean, state[i].inv_std, f.weights[static_cast<std::size_t>(2 * i)].as<float>(), f.weights[static_cast<std::size_t>(2 * i + 1)].as<float>()}; };
+  const auto vectors = [&](std::size_t i) { return batch_norm_vectors(state[i], f.weights, i); };
   std::uint8_t* const bits = is_training && has_mask_bits(f.in[0].dtype, channels_) ? layout.bits(f.saved) : nullptr;
   dispatch(f.in[0].dtype, [&]<class T>(T) {
     for_each_block("batch_norm_pair.apply", f.device, cut_rows(f.out.shape, few_rows),
@@ -124,27 +114,23 @@ void BatchNormPair::forward(const Forward& f) {
 void BatchNormPair::backward_input(const Backward& b) {
   const Layout layout{channels_};
   const BatchNormState state[2] = {layout.state(b.saved.data, 0), layout.state(b.saved.data, 1)};
-  const auto vectors = [&](int i) { return BatchNormVectors{state[i].mean, state[i].inv_std, b.weights[static_cast<std::size_t>(2 * i)].as<float>(), b.weights[static_cast<std::size_t>(2 * i + 1)].as<float>()}; };
+  const auto vectors = [&](std::size_t i) { return batch_norm_vectors(state[i], b.weights, i); };
   const bool has_bits = has_mask_bits(b.in[0].dtype, channels_);
   const void* const mask_source = has_bits ? static_cast<const void*>(layout.bits(b.saved)) : b.out.data;
-  const auto end = [&](int i) {
-    return BackwardEnd{.is_local = !b.exchange, .c = channels_, .inv_std = state[i].inv_std, .inverse_count = state[i].inverse_count,
-                       .grad_weight = b.grad_weights[static_cast<std::size_t>(2 * i)].as<float>(), .grad_bias = b.grad_weights[static_cast<std::size_t>(2 * i + 1)].as<float>(),
-                       .adds = b.weight_mode == GradMode::add, .totals = layout.totals(b.workspace, i)};
-  };
-  const auto passes_on = [&](int i) { return b.grad_in[static_cast<std::size_t>(i)].mode != GradMode::skip; };
-  const auto needs_means = [&](int i) { return passes_on(i) && !uses_running_[i]; };
+  const auto end = [&](std::size_t i) { return batch_norm_backward_end(b, i, state[i], layout.totals(b.workspace, i)); };
+  const auto passes_on = [&](std::size_t i) { return b.grad_in[i].mode != GradMode::skip; };
+  const auto needs_means = [&](std::size_t i) { return passes_on(i) && !uses_running_[i]; };
   batch_norm_pair_grad_sums(b.device, {.a = b.in[0], .b = b.in[1], .grad_out = b.grad_out, .mask = has_bits ? Mask::bits : Mask::output, .mask_source = mask_source,
                                        .of_a = vectors(0), .of_b = vectors(1)},
                             layout.partial(b.workspace), {end(0), end(1)});
   if (b.exchange && (needs_means(0) || needs_means(1))) {
     b.exchange->sum(b.device, layout.both_totals(b.workspace));
-    for (int i = 0; i < 2; ++i) batch_norm_average(b.device, end(i));
+    for (std::size_t i = 0; i < 2; ++i) batch_norm_average(b.device, end(i));
   }
   if (!passes_on(0) && !passes_on(1)) return;
-  const auto grad = [&](int i) { return passes_on(i) ? b.grad_in[static_cast<std::size_t>(i)].tensor : Tensor{}; };
-  const auto adds = [&](int i) { return b.grad_in[static_cast<std::size_t>(i)].mode == GradMode::add; };
-  const auto means = [&](int i) { return needs_means(i) ? layout.totals(b.workspace, i) : nullptr; };
+  const auto grad = [&](std::size_t i) { return passes_on(i) ? b.grad_in[i].tensor : Tensor{}; };
+  const auto adds = [&](std::size_t i) { return b.grad_in[i].mode == GradMode::add; };
+  const auto means = [&](std::size_t i) { return needs_means(i) ? layout.totals(b.workspace, i) : nullptr; };
   dispatch(b.in[0].dtype, [&]<class T>(T) {
     const auto run = [&]<Mask mask>() {
       for_each_block("batch_norm_pair.grad_apply", b.device, cut_rows(b.in[0].shape, few_rows),

@@ -90,9 +90,7 @@ struct BatchNormPoolGradApply {
 
   template <int width>
   LOCKSTEP_FUNCTION void run(std::int64_t begin, std::int64_t end, std::int64_t, std::int64_t channel) const {
-    const BlockVectors<width> v(vectors, channel);
-    const Lanes<width> constant = means ? load<width>(means + channel) : zeros<width>();
-    const Lanes<width> slope = means ? load<width>(means + g.c + channel) * load<width>(vectors.inv_std + channel) : zeros<width>();
+    const GradMap<width> map(vectors, means, g.c, channel);
     for (std::int64_t window = begin; window < end; ++window) {
       const WindowAt at(window, g);
       const bool has_below = at.i + 1 < g.p, has_right = at.j + 1 < g.q;
@@ -116,8 +114,7 @@ struct BatchNormPoolGradApply {
       const auto finish = [&](int row, int column, const Lanes<width>& sum) {
         if (2 * at.i + row >= g.h || 2 * at.j + column >= g.w) return;
         T* const to = grad_x + pixels[2 * row + column];
-        const Lanes<width> centered = xs[2 * row + column].lanes() - v.mean, gradient = where_positive(centered * v.scale + v.bias, sum);
-        const Lanes<width> d = (gradient - constant - centered * slope) * v.scale;
+        const Lanes<width> centered = xs[2 * row + column].lanes() - map.v.mean, d = map(centered, where_positive(centered * map.v.scale + map.v.bias, sum));
         store(to, adds ? load<width>(to) + d : d);
       };
       finish(0, 0, from(0, 0, 4));

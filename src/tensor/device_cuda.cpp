@@ -1,28 +1,21 @@
 // device_cuda: one NVIDIA GPU as a device: three streams, recordings as CUDA graphs.
 #include <cuda_profiler_api.h>
-#include <cuda_runtime.h>
 #include <nvtx3/nvToolsExt.h>
 
 #include <array>
 #include <atomic>
 #include <chrono>
 #include <deque>
-#include <source_location>
 #include <vector>
 
 #include "base/build_info.hpp"
 #include "base/error.hpp"
+#include "tensor/cuda_check.hpp"
 #include "tensor/device.hpp"
 #include "tensor/views.hpp"
 
 namespace lockstep {
 namespace {
-
-/// Throws with the call site and CUDA's own words.
-void check(cudaError_t status, std::source_location site = std::source_location::current()) {
-  if (status == cudaSuccess) return;
-  fail_with(exit_internal, "CUDA: ", cudaGetErrorString(status), " at ", site.file_name(), ":", site.line());
-}
 
 struct DestroyStream {
   void operator()(cudaStream_t s) const { cudaStreamDestroy(s); }
@@ -39,12 +32,12 @@ using Executable = std::unique_ptr<CUgraphExec_st, DestroyGraph>;
 
 Event make_event() {
   cudaEvent_t event = nullptr;
-  check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
   return Event(event);
 }
 Stream make_stream(int priority) {
   cudaStream_t stream = nullptr;
-  check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority));
+  check_cuda(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority));
   return Stream(stream);
 }
 std::size_t index_of(StreamId stream) { return static_cast<std::size_t>(stream); }
@@ -64,9 +57,9 @@ void require_code_for(int ordinal) {
   cudaFuncAttributes attributes{};
   const cudaError_t status = cudaFuncGetAttributes(&attributes, any_kernel);
   if (status == cudaSuccess) return;
-  if (status != cudaErrorNoKernelImageForDevice && status != cudaErrorInvalidDeviceFunction && status != cudaErrorUnsupportedPtxVersion) check(status);
+  if (status != cudaErrorNoKernelImageForDevice && status != cudaErrorInvalidDeviceFunction && status != cudaErrorUnsupportedPtxVersion) check_cuda(status);
   cudaDeviceProp gpu{};
-  check(cudaGetDeviceProperties(&gpu, ordinal));
+  check_cuda(cudaGetDeviceProperties(&gpu, ordinal));
   const int architecture = 10 * gpu.major + gpu.minor;
   fail("this build (", build_info().configuration, ") has no code for the GPU of this rank: ", gpu.name, ", architecture ", architecture,
        ". Build for it: LOCKSTEP_CUDA_ARCH=", architecture, " env/kokkos.sh cuda, then cmake with -DCMAKE_CUDA_ARCHITECTURES=", architecture, ".");
@@ -98,7 +91,7 @@ class FunctionReplay final : public Replay {
 class GraphReplay final : public Replay {
  public:
   GraphReplay(Executable graph, cudaStream_t stream) : graph_(std::move(graph)), stream_(stream) {}
-  void run() override { check(cudaGraphLaunch(graph_.get(), stream_)); }
+  void run() override { check_cuda(cudaGraphLaunch(graph_.get(), stream_)); }
 
  private:
   Executable graph_;
@@ -111,7 +104,7 @@ KokkosSession::KokkosSession(int ordinal, int threads) {
   const VisibleGpus gpus = visible_gpus();
   require(!gpus.places.empty(), gpus.reason);
   if (ordinal >= std::ssize(gpus.places)) fail_with(exit_internal, "GPU ", ordinal, " of ", gpus.places.size());
-  check(cudaSetDevice(ordinal));
+  check_cuda(cudaSetDevice(ordinal));
   require_code_for(ordinal);
   Kokkos::InitializationSettings settings;
   settings.set_device_id(ordinal).set_disable_warnings(true);
@@ -137,7 +130,7 @@ VisibleGpus visible_gpus() {
   VisibleGpus gpus;
   for (int ordinal = 0; ordinal < count; ++ordinal) {
     std::array<char, 32> place{};
-    check(cudaDeviceGetPCIBusId(place.data(), static_cast<int>(place.size()), ordinal));
+    check_cuda(cudaDeviceGetPCIBusId(place.data(), static_cast<int>(place.size()), ordinal));
     gpus.places.emplace_back(place.data());
   }
   return gpus;
@@ -146,9 +139,9 @@ VisibleGpus visible_gpus() {
 Device::Device(bool plans_only) : state_(std::make_unique<State>()), plans_only_(plans_only) {
   if (plans_only) return;
   int ordinal = 0, least = 0, greatest = 0;
-  check(cudaGetDevice(&ordinal));
-  check(cudaGetDeviceProperties(&state_->properties, ordinal));
-  check(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  check_cuda(cudaGetDevice(&ordinal));
+  check_cuda(cudaGetDeviceProperties(&state_->properties, ordinal));
+  check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest));
   for (std::size_t i = 0; i < 3; ++i) {
     state_->streams[i] = make_stream(i == index_of(StreamId::comm) ? least : greatest);
     state_->spaces.emplace_back(state_->streams[i].get());
@@ -166,7 +159,7 @@ int Device::concurrency() const { return state_->properties.multiProcessorCount;
 std::size_t Device::memory_bytes() const { return state_->properties.totalGlobalMem; }
 std::size_t Device::free_bytes() const {
   std::size_t free = 0, total = 0;
-  if (!plans_only_) check(cudaMemGetInfo(&free, &total));
+  if (!plans_only_) check_cuda(cudaMemGetInfo(&free, &total));
   if (limit_bytes_ == 0) return free;
   const std::size_t within = limit_bytes_ - std::min(limit_bytes_, allocated_bytes());
   return plans_only_ ? within : std::min(free, within);
@@ -183,8 +176,8 @@ Allocation Device::allocate(std::size_t bytes) {
     fail("the GPU has ", free_bytes() >> 20, " of ", memory_bytes() >> 20, " MiB free, and ", rounded >> 20,
          " MiB more are needed. Lower data.global_batch, or raise data.micro_batches.");
   }
-  check(status);
-  check(cudaMemset(data, 0, rounded));
+  check_cuda(status);
+  check_cuda(cudaMemset(data, 0, rounded));
   auto allocated = state_->allocated;
   allocated->fetch_add(rounded);
   return Allocation(data, bytes, [allocated, rounded](void* p) {
@@ -196,22 +189,22 @@ Allocation Device::allocate(std::size_t bytes) {
 Allocation Device::allocate_pinned(std::size_t bytes) {
   if (bytes == 0) return {};
   void* data = nullptr;
-  check(cudaMallocHost(&data, bytes));
+  check_cuda(cudaMallocHost(&data, bytes));
   return Allocation(data, bytes, [](void* p) { cudaFreeHost(p); });
 }
 
 void Device::copy_to_device(void* device, const void* host, std::size_t bytes, StreamId stream) {
-  if (bytes > 0) check(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, state_->streams[index_of(stream)].get()));
+  if (bytes > 0) check_cuda(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, state_->streams[index_of(stream)].get()));
 }
 void Device::copy_to_host(void* host, const void* device, std::size_t bytes) {
   wait();
-  if (bytes > 0) check(cudaMemcpy(host, device, bytes, cudaMemcpyDeviceToHost));
+  if (bytes > 0) check_cuda(cudaMemcpy(host, device, bytes, cudaMemcpyDeviceToHost));
 }
 void Device::copy(void* to, const void* from, std::size_t bytes) {
-  if (bytes > 0) check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, state_->streams[index_of(state_->stream)].get()));
+  if (bytes > 0) check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, state_->streams[index_of(state_->stream)].get()));
 }
 void Device::zero(void* device, std::size_t bytes) {
-  if (bytes > 0) check(cudaMemsetAsync(device, 0, bytes, state_->streams[index_of(state_->stream)].get()));
+  if (bytes > 0) check_cuda(cudaMemsetAsync(device, 0, bytes, state_->streams[index_of(state_->stream)].get()));
 }
 
 void Device::use(StreamId stream) { state_->stream = stream; }
@@ -227,13 +220,13 @@ void Device::join(StreamId waits, StreamId on) {
     state_->events.pop_front();
   }
   cudaEvent_t event = state_->events.back().get();
-  check(cudaEventRecord(event, state_->streams[index_of(on)].get()));
-  check(cudaStreamWaitEvent(state_->streams[index_of(waits)].get(), event, 0));
+  check_cuda(cudaEventRecord(event, state_->streams[index_of(on)].get()));
+  check_cuda(cudaStreamWaitEvent(state_->streams[index_of(waits)].get(), event, 0));
 }
 
 void* Device::native_stream(StreamId stream) const { return state_->streams[index_of(stream)].get(); }
 void Device::wait() {
-  for (const Stream& stream : state_->streams) check(cudaStreamSynchronize(stream.get()));
+  for (const Stream& stream : state_->streams) check_cuda(cudaStreamSynchronize(stream.get()));
 }
 
 std::unique_ptr<Replay> Device::record(std::function<void()> fn, bool recordable) {
@@ -243,7 +236,7 @@ std::unique_ptr<Replay> Device::record(std::function<void()> fn, bool recordable
   cudaStream_t stream = state_->streams[index_of(StreamId::compute)].get();
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t executable = nullptr;
-  check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
   state_->is_recording = true;
   try {
     fn();
@@ -253,10 +246,10 @@ std::unique_ptr<Replay> Device::record(std::function<void()> fn, bool recordable
     throw;
   }
   state_->is_recording = false;
-  check(cudaStreamEndCapture(stream, &graph));
+  check_cuda(cudaStreamEndCapture(stream, &graph));
   const cudaError_t status = cudaGraphInstantiate(&executable, graph, 0);
   cudaGraphDestroy(graph);
-  check(status);
+  check_cuda(status);
   return std::make_unique<GraphReplay>(Executable(executable), stream);
 }
 
@@ -270,10 +263,10 @@ Flight::Flight(Device& device) : state_(new State{device, {}}) {}
 Flight::~Flight() = default;
 void Flight::limit(int steps) {
   Event event = make_event();
-  check(cudaEventRecord(event.get(), static_cast<cudaStream_t>(state_->device.native_stream(StreamId::compute))));
+  check_cuda(cudaEventRecord(event.get(), static_cast<cudaStream_t>(state_->device.native_stream(StreamId::compute))));
   state_->done.push_back(std::move(event));
   while (static_cast<int>(state_->done.size()) > steps) {
-    check(cudaEventSynchronize(state_->done.front().get()));
+    check_cuda(cudaEventSynchronize(state_->done.front().get()));
     state_->done.pop_front();
   }
 }
@@ -284,9 +277,9 @@ struct Timeline::State {
   std::vector<Event> events;             // one more than labels
   void record() {
     cudaEvent_t event = nullptr;
-    check(cudaEventCreate(&event));
+    check_cuda(cudaEventCreate(&event));
     events.emplace_back(event);
-    check(cudaEventRecord(event, static_cast<cudaStream_t>(device.native_stream(StreamId::compute))));
+    check_cuda(cudaEventRecord(event, static_cast<cudaStream_t>(device.native_stream(StreamId::compute))));
   }
 };
 Timeline::Timeline(Device& device) : state_(new State{device, {}, {}}) { state_->record(); }
@@ -300,7 +293,7 @@ std::vector<std::pair<std::string, double>> Timeline::milliseconds() {
   std::vector<std::pair<std::string, double>> pieces;
   for (std::size_t i = 0; i < state_->labels.size(); ++i) {
     float took = 0;
-    check(cudaEventElapsedTime(&took, state_->events[i].get(), state_->events[i + 1].get()));
+    check_cuda(cudaEventElapsedTime(&took, state_->events[i].get(), state_->events[i + 1].get()));
     pieces.emplace_back(state_->labels[i], took);
   }
   return pieces;
@@ -315,7 +308,7 @@ ProfileRange::~ProfileRange() {
 
 ProfilerCapture::ProfilerCapture(Device& device) : device_(device) {
   device_.wait();
-  check(cudaProfilerStart());
+  check_cuda(cudaProfilerStart());
 }
 ProfilerCapture::~ProfilerCapture() {
   cudaDeviceSynchronize();

@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -15,7 +16,8 @@ namespace lockstep {
 inline std::string run_python(const std::string& script, const std::vector<std::string>& arguments = {}) {
   const ScratchFolder folder;
   write_file(folder / "script.py", script);
-  std::string command = (std::getenv("LOCKSTEP_PYTHON") ? std::string(std::getenv("LOCKSTEP_PYTHON")) : std::string("/usr/bin/python3")) + " " + (folder / "script.py");
+  const char* const python = std::getenv("LOCKSTEP_PYTHON");   // another, where torch is elsewhere
+  std::string command = std::string(python ? python : "/usr/bin/python3") + " " + (folder / "script.py");
   for (const std::string& argument : arguments) command += " '" + argument + "'";
   std::FILE* pipe = popen((command + " 2>&1").c_str(), "r");
   if (!pipe) throw std::runtime_error("cannot start " + command);

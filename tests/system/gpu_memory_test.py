@@ -6,15 +6,11 @@ import re
 import harness
 from harness import *
 
-gpu = root / "build/cuda/lockstep"
-if not gpu.exists():
-    skip("no build/cuda/lockstep")
-if not list(pathlib.Path("/dev").glob("nvidia[0-9]*")):
-    skip("no GPU on this machine")
+gpu = gpu_program()
 
 folder = scratch()
 data = shapes(folder, train=512, val=60)
-harness.lockstep = str(gpu)
+harness.lockstep = gpu
 
 
 def check(toml):

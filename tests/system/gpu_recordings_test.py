@@ -4,15 +4,11 @@ Two networks, smaller last batches of both kinds, in fp32 and fp16.  Skipped whe
 import harness
 from harness import *
 
-gpu = root / "build/cuda/lockstep"
-if not gpu.exists():
-    skip("no build/cuda/lockstep")
-if not list(pathlib.Path("/dev").glob("nvidia[0-9]*")):
-    skip("no GPU on this machine")
+gpu = gpu_program()
 
 folder = scratch()
 data = shapes(folder, train=200, val=50)
-harness.lockstep = str(gpu)
+harness.lockstep = gpu
 
 
 def train(name, **keys):

@@ -9,11 +9,7 @@ import numpy
 import harness
 from harness import *
 
-gpu = root / "build/cuda/lockstep"
-if not gpu.exists():
-    skip("no build/cuda/lockstep")
-if not list(pathlib.Path("/dev").glob("nvidia[0-9]*")):
-    skip("no GPU on this machine")
+gpu = gpu_program()
 
 folder = scratch()
 data = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else shapes(folder, train=640, val=40)

@@ -33,6 +33,16 @@ def skip(why):
     sys.exit(77)
 
 
+def gpu_program():
+    """The CUDA build's lockstep, for tests that need a GPU; skips where one of the two is missing."""
+    gpu = root / "build/cuda/lockstep"
+    if not gpu.exists():
+        skip("no build/cuda/lockstep")
+    if not list(pathlib.Path("/dev").glob("nvidia[0-9]*")):
+        skip("no GPU on this machine")
+    return str(gpu)
+
+
 def scratch():
     """A folder that is gone when the test ends."""
     import atexit
