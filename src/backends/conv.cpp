@@ -29,7 +29,7 @@ std::int64_t checked_batch(const ConvOp& op, const ConvArguments& a) {
   check_images("grad_y", a.grad_y, problem.output());
   check("weight", a.weight, problem.weight(), problem.dtype);
   check("bias", a.bias, vector_shape(problem.k), DType::f32);
-  check("grad_weight", a.grad_weight, problem.weight(), DType::f32);
+  check("grad_weight", a.grad_weight, problem.weight(), a.mode == GradMode::write && a.grad_weight.dtype == problem.dtype ? problem.dtype : DType::f32);
   check("grad_bias", a.grad_bias, vector_shape(problem.k), DType::f32);
   if (a.sums && a.sums.size() % (2 * problem.k) != 0) fail_with(exit_internal, "sums of ", a.sums.size(), " elements do not fit a ", text(problem));
   if (batch > problem.n) fail_with(exit_internal, batch, " images are too many for a ", text(problem));

@@ -18,7 +18,7 @@ struct ConvProblem {
   std::int64_t n = 1, h = 1, w = 1, c = 1;
   std::int64_t k = 1, r = 1, s = 1;
   std::int64_t stride = 1, pad = 0;
-  DType dtype = DType::f32;                      // of x, y, weight and their gradients but grad_weight, which is f32
+  DType dtype = DType::f32;                      // of x, y, weight and their gradients; grad_weight may be f32
   bool has_bias = false;                         // y += bias [k] (f32)
   std::int64_t input_channels = 0;               // x is stored with so many, those from c on zero; 0: c.  Then grad_input is not offered
   bool allows_tf32 = false;                      // f32 factors may be rounded to 10 bits before they are multiplied
@@ -38,7 +38,7 @@ enum class GradMode { skip, write, add };
 /// What a call reads and writes; unused tensors stay empty.  Batches may be smaller than the problem's n: x.shape.n decides.
 struct ConvArguments {
   Tensor x{}, weight{}, bias{}, y{};                        // forward reads x, weight, bias and writes y
-  Tensor grad_y{}, grad_x{}, grad_weight{}, grad_bias{};    // grad_weight and grad_bias: f32; either may be empty
+  Tensor grad_y{}, grad_x{}, grad_weight{}, grad_bias{};    // grad_weight: f32, or the problem's dtype and written; grad_bias: f32; either may be empty
   GradMode mode = GradMode::write;                          // of grad_x, or of grad_weight and grad_bias
   Tensor sums{};                                            // f32 [parts, 2, k], forward: of y over n, p, q and of its square; empty: not wanted
   Tensor workspace{};                                       // u8, at least workspace_bytes()

@@ -1,7 +1,7 @@
 // cudnn_conv: convolutions on NVIDIA's GPUs, by cuDNN's plans and lockstep's direct ones.  A plan a direction and batch; what none can do is left
 // to lockstep's portable kernels.
 // Plans for the problem's own batch are timed once (or taken from ConvChoices); smaller batches take cuDNN's first proposal.
-// cuDNN writes 16-bit gradients of 16-bit weights: they go through scratch into the f32 gradient.
+// cuDNN writes 16-bit gradients of 16-bit weights: where they are wanted in f32, they go through scratch.
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -51,10 +51,10 @@ void conv_widen(const Device& device, const T* from, T* to, std::int64_t rows, s
   Kokkos::parallel_for("conv.widen", range(device, rows * wide), KOKKOS_LAMBDA(std::int64_t i) { to[i] = i % wide < c ? from[i / wide * c + i % wide] : T(0.f); });
 }
 /// to [rows, c] = the first c of from [rows, wide], or += them.
-template <class T>
-void conv_accumulate_narrow(const Device& device, const T* from, float* to, std::int64_t rows, std::int64_t c, std::int64_t wide, bool adds) {
+template <class From, class To>
+void conv_accumulate_narrow(const Device& device, const From* from, To* to, std::int64_t rows, std::int64_t c, std::int64_t wide, bool adds) {
   Kokkos::parallel_for("conv.accumulate_narrow", range(device, rows * c), KOKKOS_LAMBDA(std::int64_t i) {
-    to[i] = (adds ? to[i] : 0.f) + static_cast<float>(from[i / c * wide + i % c]);
+    to[i] = To((adds ? static_cast<float>(to[i]) : 0.f) + static_cast<float>(from[i / c * wide + i % c]));
   });
 }
 
@@ -126,11 +126,13 @@ class CudnnConv final : public ConvOp {
     const bool adds = a.mode == GradMode::add;
     dispatch(problem_.dtype, [&]<class T>(T) {
       if (plan) {
-        const bool is_direct = problem_.dtype == DType::f32 && !adds && !is_wide();
+        const bool is_direct = a.grad_weight.dtype == problem_.dtype && !adds && !is_wide();
         T* const to = is_direct ? a.grad_weight.as<T>() : reinterpret_cast<T*>(a.workspace.as<char>() + scratch_offset());
         plan->run(device, {.x = a.x.data, .weight = to, .y = a.grad_y.data, .workspace = a.workspace.data});
-        if (is_wide()) conv_accumulate_narrow(device, to, a.grad_weight.as<float>(), a.grad_weight.size() / problem_.c, problem_.c, problem_.input_channels, adds);
-        else if (!is_direct) conv_accumulate(device, to, a.grad_weight.as<float>(), a.grad_weight.size(), adds);
+        dispatch(a.grad_weight.dtype, [&]<class To>(To) {
+          if (is_wide()) conv_accumulate_narrow(device, to, a.grad_weight.as<To>(), a.grad_weight.size() / problem_.c, problem_.c, problem_.input_channels, adds);
+          else if (!is_direct) conv_accumulate(device, to, a.grad_weight.as<To>(), a.grad_weight.size(), adds);
+        });
       }
       if (a.grad_bias) conv_grad_bias<T>(device, problem_, a.grad_y, a.grad_bias, a.workspace.as<float>(), adds);
     });

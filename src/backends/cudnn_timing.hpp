@@ -26,12 +26,14 @@ class PlanTimer {
  private:
   static constexpr double endless = 1e9;
   PlanOperands operands_for(const ConvPlan& plan);
+  /// What the layer before has just written lies in the cache, and nothing else.
+  void make_cache_as_in_training();
   double milliseconds(const ConvPlan& plan, double hopeless);
   bool is_as_exact(const ConvPlan& plan, const ConvPlan& strict);
 
   Device& device_;
   PlanRequest request_;
-  Allocation x_, weight_, y_, sums_, workspace_;
+  Allocation x_, weight_, y_, sums_, workspace_, other_;
 };
 
 }  // namespace lockstep

@@ -146,7 +146,7 @@ class KokkosConv final : public ConvOp {
   }
   const ConvProblem& problem() const override { return problem_; }
   std::size_t workspace_bytes() const override {
-    const std::int64_t partial = weight_chunks_ > 1 ? weight_chunks_ * weights_ : 0;
+    const std::int64_t partial = weight_chunks_ > 1 || problem_.dtype != DType::f32 ? weight_chunks_ * weights_ : 0;
     return std::max(static_cast<std::size_t>(partial) * sizeof(float), bias_workspace_bytes(problem_));
   }
 
@@ -165,11 +165,11 @@ class KokkosConv final : public ConvOp {
     const bool adds = a.mode == GradMode::add;
     float* const partial = a.workspace.as<float>();
     dispatch(problem_.dtype, [&]<class T>(T) {
-      if (a.grad_weight && weight_chunks_ == 1) {
+      if (a.grad_weight && weight_chunks_ == 1 && a.grad_weight.dtype == DType::f32) {
         conv_grad_weight<T>(device, ConvGeometry(problem_), a.x, a.grad_y, a.grad_weight.as<float>(), 1, adds);
       } else if (a.grad_weight) {
         conv_grad_weight<T>(device, ConvGeometry(problem_), a.x, a.grad_y, partial, weight_chunks_, false);
-        add_chunks(device, partial, weight_chunks_, a.grad_weight, adds);
+        dispatch(a.grad_weight.dtype, [&]<class To>(To) { add_chunks(device, partial, weight_chunks_, a.grad_weight.as<To>(), weights_, adds); });
       }
       if (a.grad_bias) conv_grad_bias<T>(device, problem_, a.grad_y, a.grad_bias, partial, adds);
     });

@@ -1,6 +1,7 @@
 #include "graph/executor.hpp"
 
 #include <algorithm>
+#include <numeric>
 
 namespace lockstep {
 namespace {
@@ -11,17 +12,20 @@ struct Layout {
   std::size_t arena_bytes = 0;
 };
 
-/// Values and gradients that share memory have one root.
-struct Roots {
-  std::vector<int> value, grad;
-};
-
-int root_of(const std::vector<int>& roots, int v) {
-  while (roots[static_cast<std::size_t>(v)] != v) v = roots[static_cast<std::size_t>(v)];
-  return v;
-}
-
 std::size_t at(int i) { return static_cast<std::size_t>(i); }
+
+/// Values and gradients that share memory have one root: values by their number, then gradients.
+struct Roots {
+  explicit Roots(int values) : count(values), of(2 * at(values)) { std::iota(of.begin(), of.end(), 0); }
+  std::size_t value(int v) const { return root(v); }
+  std::size_t grad(int v) const { return root(count + v); }
+  std::size_t root(int i) const {
+    while (of[at(i)] != i) i = of[at(i)];
+    return at(i);
+  }
+  int count;
+  std::vector<int> of;
+};
 
 }  // namespace
 
@@ -77,7 +81,6 @@ struct Executor::State {
     return {of.data(), vector_shape(static_cast<std::int64_t>(of.bytes())), DType::u8};
   }
   Tensor label_tensor(std::int64_t count) const { return {labels.data(), {count, 1, 1, 1}, DType::i32}; }
-  float* nonfinite_losses() const { return parameters.memory().grad.as<float>() + parameters.elements(); }
 
   /// Tensors of one node's call.
   struct Operands {
@@ -88,28 +91,32 @@ struct Executor::State {
   void backward(const Task& task, std::int64_t count, GradMode weight_mode) const;
 };
 
-/// An output lies over its input, or a gradient over the one it came from, where the layer allows it and nobody else needs the old contents.
+/// An output lies over its input, or a gradient over its value or the gradient it came from, where the layer allows it and nobody else needs the old
+/// contents.
 Roots Executor::State::share_memory() const {
   const auto nodes = graph.nodes();
-  Roots roots;
-  for (int v = 0; v < graph.value_count(); ++v) roots.value.push_back(v), roots.grad.push_back(v);
-  std::vector<int> consumers(roots.value.size(), 0), producer(roots.value.size(), -1);
+  Roots roots(graph.value_count());
+  std::vector<int> consumers(at(graph.value_count()), 0), producer(consumers.size(), -1);
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     producer[at(nodes[i].out)] = static_cast<int>(i);
     for (const int in : nodes[i].in) ++consumers[at(in)];
   }
+  const auto is_its_own = [&](int v) { return producer[at(v)] >= 0 && !needs[at(producer[at(v)])].keeps_output && consumers[at(v)] == 1; };   // its consumer's
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     const int in = nodes[i].in[0];
-    const bool equal_size = graph.shape(in) == graph.shape(nodes[i].out);
-    const bool is_kept = producer[at(in)] < 0 || needs[at(producer[at(in)])].keeps_output || needs[i].keeps_input;
-    if (needs[i].output_over_input && equal_size && consumers[at(in)] == 1 && !is_kept) roots.value[at(nodes[i].out)] = in;
+    if (needs[i].output_over_input && !needs[i].keeps_input && is_its_own(in) && graph.shape(in) == graph.shape(nodes[i].out)) roots.of[at(nodes[i].out)] = in;
   }
   for (const Task& task : list.tasks) {
     if (task.kind != TaskKind::backward_input) continue;
     const Node& node = nodes[at(task.node)];
-    if (needs[at(task.node)].grad_over_grad && task.grad_modes[0] == GradMode::write && graph.shape(node.in[0]) == graph.shape(node.out) &&
-        task.node + 1 < static_cast<int>(nodes.size()))
-      roots.grad[at(node.in[0])] = node.out;
+    const Needs& need = needs[at(task.node)];
+    bool is_grad_out_free = need.grad_over_grad && task.node + 1 < static_cast<int>(nodes.size());
+    for (std::size_t i = 0; i < task.grad_modes.size(); ++i) {
+      const int in = node.in[i];
+      if (task.grad_modes[i] != GradMode::write) continue;
+      if (need.grad_over_input && is_its_own(in)) roots.of[at(roots.count + in)] = in;
+      else if (is_grad_out_free && graph.shape(in) == graph.shape(node.out)) roots.of[at(roots.count + in)] = roots.count + node.out, is_grad_out_free = false;
+    }
   }
   return roots;
 }
@@ -140,8 +147,8 @@ void Executor::State::plan() {
     t.first = t.first < 0 ? task : std::min(t.first, task);
     t.last = std::max(t.last, task);
   };
-  const auto touch_value = [&](int v, int task) { touch(at(root_of(roots.value, v)), value_bytes(v), task); };
-  const auto touch_grad = [&](int v, int task) { touch(values + at(root_of(roots.grad, v)), value_bytes(v), task); };
+  const auto touch_value = [&](int v, int task) { touch(roots.value(v), value_bytes(v), task); };
+  const auto touch_grad = [&](int v, int task) { touch(roots.grad(v), value_bytes(v), task); };
   const auto touch_saved = [&](int node, int task) { touch(2 * values + at(node), needs[at(node)].saved_bytes, task); };
 
   const auto touch_sums = [&](int v, int task) {
@@ -173,8 +180,8 @@ void Executor::State::plan() {
   const Plan plan = plan_memory(times);
   layout.value.resize(values), layout.grad.resize(values), layout.saved.resize(nodes.size());
   for (int v = 0; v < graph.value_count(); ++v) {
-    layout.value[at(v)] = plan.offsets[at(root_of(roots.value, v))];
-    layout.grad[at(v)] = plan.offsets[values + at(root_of(roots.grad, v))];
+    layout.value[at(v)] = plan.offsets[roots.value(v)];
+    layout.grad[at(v)] = plan.offsets[roots.grad(v)];
   }
   for (std::size_t i = 0; i < nodes.size(); ++i) layout.saved[i] = plan.offsets[2 * values + i];
   layout.sums.assign(plan.offsets.begin() + std::ssize(plan.offsets) - graph.value_count(), plan.offsets.end());
@@ -201,7 +208,7 @@ void Executor::State::forward(int index, std::int64_t count, Mode mode) const {
   node.layer->forward({.device = context.device, .mode = mode, .in = o.in, .out = value(node.out, count), .weights = o.weights, .buffers = o.buffers,
                        .saved = saved(index), .workspace = scratch(StreamId::compute), .labels = label_tensor(count),
                        .step = static_cast<const StepState*>(step.data()), .metrics = static_cast<MetricSums*>(metrics.data()),
-                       .nonfinite_losses = nonfinite_losses(),
+                       .nonfinite_losses = parameters.nonfinite_losses(),
                        .predictions = mode == Mode::evaluation ? static_cast<std::int32_t*>(predictions.data()) : nullptr,
                        .exchange = context.exchange, .in_sums = in_sums, .out_sums = sums(node.out, count, mode)});
 }
@@ -278,7 +285,7 @@ void Executor::enqueue_training(std::int64_t count, bool is_first, bool is_last,
   const State& s = *state_;
   Device& device = s.context.device;
   const GradMode weight_mode = is_first ? GradMode::write : GradMode::add;
-  if (is_first) device.zero(s.nonfinite_losses(), sizeof(float));
+  if (is_first) device.zero(s.parameters.nonfinite_losses(), sizeof(float));
   if (is_first && count == 0) device.zero(s.parameters.memory().grad.data, s.parameters.memory().grad.bytes());
   const bool has_sums = is_last && s.context.comm.size() > 1;
   bool side_runs = false;                // since the compute stream last waited for it

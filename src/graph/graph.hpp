@@ -73,7 +73,7 @@ struct Backward {
   Tensor grad_out;
   std::span<const GradIn> grad_in;       // one an input
   std::span<const Tensor> weights;
-  std::span<const Tensor> grad_weights;  // f32; mode: weight_mode; empty tensor: frozen, skip
+  std::span<const Tensor> grad_weights;  // f32, or of a 16-bit weight its dtype (then written); mode: weight_mode; empty tensor: frozen, skip
   GradMode weight_mode;                  // write on the first micro-batch, add on later ones
   std::span<const Tensor> buffers;
   Tensor saved, workspace, labels;
@@ -88,7 +88,8 @@ struct Needs {
   std::size_t saved_bytes = 0;           // beside them, from forward to backward
   std::size_t workspace_bytes = 0;       // scratch of the largest call
   bool output_over_input = false;        // out may lie over in[0] (if nobody else needs in[0])
-  bool grad_over_grad = false;           // grad_in[0] (mode write) may lie over grad_out
+  bool grad_over_input = false;          // a grad_in (mode write) may lie over its input (if nobody else needs that)
+  bool grad_over_grad = false;           // the first grad_in (mode write) that lies over nothing else may lie over grad_out
 };
 
 /// A kind of layer.  One object a node; it may keep operators, not data.

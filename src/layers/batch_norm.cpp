@@ -115,7 +115,8 @@ Needs BatchNorm::needs(DType dtype, Shapes in) const {
   if (has_bits) saved += mask_bits_bytes(in[0], dtype);
   if (has_pool_) saved += layout.argmax() + static_cast<std::size_t>(layout.pooled.size()) * size_of(dtype);
   return {.keeps_input = true, .keeps_output = keeps_mask && !has_bits, .saved_bytes = saved,
-          .workspace_bytes = static_cast<std::size_t>(layout.totals() + batch_norm_partials(in[0], dtype, 2)) * sizeof(float) + layout.state(), .grad_over_grad = !has_pool_};
+          .workspace_bytes = static_cast<std::size_t>(layout.totals() + batch_norm_partials(in[0], dtype, 2)) * sizeof(float) + layout.state(), .grad_over_input = !has_pool_,
+          .grad_over_grad = !has_pool_};
 }
 
 void BatchNorm::forward(const Forward& f) {

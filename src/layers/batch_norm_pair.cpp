@@ -89,7 +89,7 @@ Needs BatchNormPair::needs(DType dtype, Shapes in) const {
   const bool has_bits = has_mask_bits(dtype, channels_);
   const std::size_t states = 2 * BatchNormState::bytes(channels_);
   return {.keeps_input = true, .keeps_output = !has_bits, .saved_bytes = states + (has_bits ? mask_bits_bytes(in[0], dtype) : 0),
-          .workspace_bytes = static_cast<std::size_t>(2 * layout.totals() + batch_norm_partials(in[0], dtype, 3)) * sizeof(float) + states, .grad_over_grad = true};
+          .workspace_bytes = static_cast<std::size_t>(2 * layout.totals() + batch_norm_partials(in[0], dtype, 3)) * sizeof(float) + states, .grad_over_input = true, .grad_over_grad = true};
 }
 
 void BatchNormPair::forward(const Forward& f) {

@@ -102,29 +102,38 @@ void dropout_apply(const Device& device, Tensor in, Tensor out, DropoutNumbers n
   });
 }
 
+/// Neighbouring channels that are read and written at once.
+template <class T, int width>
+struct alignas(width * sizeof(T)) Channels {
+  T of[width];
+};
+
 /// y[n, p, q, before + k] = x[n, stride p, stride q, k]; the other channels are 0.
-template <class T>
+template <class T, int width>
 void subsample_pad_forward(const Device& device, Tensor in, Tensor out, std::int64_t stride, std::int64_t before) {
+  using Some = Channels<T, width>;
   const Shape xs = in.shape, ys = out.shape;
   const T* x = in.as<T>();
   T* y = out.as<T>();
-  const std::int64_t each = runs_on_host ? ys.c : 1;                     // channels of a work item
+  const std::int64_t each = runs_on_host ? ys.c : width;                 // channels of a work item
   Kokkos::parallel_for("subsample_pad.forward", range(device, ys.size() / each), KOKKOS_LAMBDA(std::int64_t item) {
     const std::int64_t pixel = quotient(item * each, ys.c), first = item * each - pixel * ys.c;
     const std::int64_t row = quotient(pixel, ys.w), q = pixel - row * ys.w, n = quotient(row, ys.h), p = row - n * ys.h;
     const T* from = x + ((n * xs.h + p * stride) * xs.w + q * stride) * xs.c - before;
     T* to = y + pixel * ys.c;
-    for (std::int64_t k = first; k < first + each; ++k) to[k] = k >= before && k < before + xs.c ? from[k] : T(0.f);
+    for (std::int64_t k = first; k < first + each; k += width)
+      *reinterpret_cast<Some*>(to + k) = k >= before && k < before + xs.c ? *reinterpret_cast<const Some*>(from + k) : Some{};
   });
 }
 
 /// Its transpose; grad_x = or +=.
-template <class T>
+template <class T, int width>
 void subsample_pad_backward(const Device& device, Tensor grad_out, Tensor grad_in, std::int64_t stride, std::int64_t before, bool adds) {
+  using Some = Channels<T, width>;
   const Shape xs = grad_in.shape, ys = grad_out.shape;
   const T* dy = grad_out.as<T>();
   T* dx = grad_in.as<T>();
-  const std::int64_t each = runs_on_host ? xs.c : 1;
+  const std::int64_t each = runs_on_host ? xs.c : width;
   Kokkos::parallel_for("subsample_pad.backward", range(device, xs.size() / each), KOKKOS_LAMBDA(std::int64_t item) {
     const std::int64_t pixel = quotient(item * each, xs.c), first = item * each - pixel * xs.c;
     const std::int64_t row = quotient(pixel, xs.w), w = pixel - row * xs.w, n = quotient(row, xs.h), h = row - n * xs.h;
@@ -132,9 +141,13 @@ void subsample_pad_backward(const Device& device, Tensor grad_out, Tensor grad_i
     T* to = dx + pixel * xs.c;
     if (was_taken) {
       const T* from = dy + ((n * ys.h + h / stride) * ys.w + w / stride) * ys.c + before;
-      for (std::int64_t k = first; k < first + each; ++k) to[k] = adds ? T(static_cast<float>(to[k]) + static_cast<float>(from[k])) : from[k];
+      for (std::int64_t k = first; k < first + each; k += width) {
+        Some here = *reinterpret_cast<const Some*>(from + k), &there = *reinterpret_cast<Some*>(to + k);
+        for (int i = 0; adds && i < width; ++i) here.of[i] = T(static_cast<float>(there.of[i]) + static_cast<float>(here.of[i]));
+        there = here;
+      }
     } else if (!adds) {
-      for (std::int64_t k = first; k < first + each; ++k) to[k] = T(0.f);
+      for (std::int64_t k = first; k < first + each; k += width) *reinterpret_cast<Some*>(to + k) = Some{};
     }
   });
 }
@@ -225,18 +238,26 @@ class SubsamplePad final : public Layer {
   }
   Needs needs(DType, Shapes) const override { return {}; }
   void forward(const Forward& f) override {
-    dispatch(f.out.dtype, [&]<class T>(T) { subsample_pad_forward<T>(f.device, f.in[0], f.out, stride_, before(f.in[0].shape)); });
+    dispatch(f.out.dtype, [&]<class T>(T) {
+      constexpr int wide = lane_width<T>;
+      const bool is_wide = !runs_on_host && has_whole(f.in[0].shape, wide);
+      (is_wide ? subsample_pad_forward<T, wide> : subsample_pad_forward<T, 1>)(f.device, f.in[0], f.out, stride_, before(f.in[0].shape));
+    });
   }
   void backward_input(const Backward& b) override {
     const GradIn& to = b.grad_in[0];
     if (to.mode == GradMode::skip) return;
     dispatch(b.grad_out.dtype, [&]<class T>(T) {
-      subsample_pad_backward<T>(b.device, b.grad_out, to.tensor, stride_, before(to.tensor.shape), to.mode == GradMode::add);
+      constexpr int wide = lane_width<T>;
+      const bool is_wide = !runs_on_host && has_whole(to.tensor.shape, wide);
+      (is_wide ? subsample_pad_backward<T, wide> : subsample_pad_backward<T, 1>)(b.device, b.grad_out, to.tensor, stride_, before(to.tensor.shape), to.mode == GradMode::add);
     });
   }
 
  private:
   std::int64_t before(const Shape& in) const { return (channels_ - in.c) / 2; }
+  /// Whether input, output and what lies before it are whole packets of so many channels.
+  bool has_whole(const Shape& in, std::int64_t width) const { return in.c % width == 0 && channels_ % width == 0 && before(in) % width == 0; }
   std::int64_t stride_, channels_;
 };
 

@@ -16,6 +16,7 @@ enum BlockFlag : std::uint8_t {
   is_trained = 1,
   is_decayed = 2,
   is_copied = 4,                         // has a 16-bit compute copy
+  is_rounded = 8,                        // its gradient is of the copy's type
 };
 
 // torch.cuda.amp.GradScaler's numbers.  The ends keep scale and 1 / scale normal floats whatever happens in between.
@@ -48,16 +49,34 @@ struct alignas(4 * sizeof(T)) Four {
   T v[4];
 };
 
+/// Where gradients lie: each block's begins a unit of 128 bytes.
+struct GradientBlocks {
+  const char* base;
+  const std::int32_t* units;             // of each block
+  /// Elements i to i + 3, T the compute type.
+  template <class T>
+  KOKKOS_INLINE_FUNCTION Four<float> four(std::int64_t i, std::uint8_t flags) const {
+    const char* const block = base + std::int64_t{units[i / block_size]} * 128;
+    if (!(flags & is_rounded)) return reinterpret_cast<const Four<float>*>(block)[i % block_size / 4];
+    const Four<T> rounded = reinterpret_cast<const Four<T>*>(block)[i % block_size / 4];
+    Four<float> r;
+    for (int k = 0; k < 4; ++k) r.v[k] = static_cast<float>(rounded.v[k]);
+    return r;
+  }
+};
+
 /// A CPU's share: sum of squares of the trained gradients of 64 blocks in a row, so that the sum does not depend on the number of threads.  Double,
 /// since squares of scaled gradients overflow f32.
-inline double share_of_squares(const float* grad, const std::uint8_t* blocks, std::int64_t elements, std::int64_t item) {
+template <class T>
+double share_of_squares(const GradientBlocks& grad, const std::uint8_t* blocks, std::int64_t elements, std::int64_t item) {
   double sums[8] = {};
   const std::int64_t begin = item * 64, count = elements / block_size, end = begin + 64 < count ? begin + 64 : count;
   for (std::int64_t block = begin; block < end; ++block) {
     if (!(blocks[block] & is_trained)) continue;
-    const float* g = grad + block * block_size;
-    for (std::int64_t i = 0; i < block_size; i += 8)
-      for (int lane = 0; lane < 8; ++lane) sums[lane] += static_cast<double>(g[i + lane]) * static_cast<double>(g[i + lane]);
+    for (std::int64_t i = 0; i < block_size; i += 4) {
+      const Four<float> g = grad.four<T>(block * block_size + i, blocks[block]);
+      for (int k = 0; k < 4; ++k) sums[i % 8 + k] += static_cast<double>(g.v[k]) * static_cast<double>(g.v[k]);
+    }
   }
   return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
 }
@@ -66,31 +85,36 @@ std::int64_t share_count(std::int64_t elements) { return runs_on_host ? (element
 constexpr std::int64_t second_shares = 256;
 
 /// A GPU's shares: a team each, of as many fours as the next.
-void sum_squares_by_teams(Device& device, const float* grad, const std::uint8_t* blocks, std::int64_t elements, double* second) {
+template <class T>
+void sum_squares_by_teams(Device& device, const GradientBlocks& gradients, const std::uint8_t* blocks, std::int64_t elements, double* second) {
   const std::int64_t fours = elements / 4, each = (fours + second_shares - 1) / second_shares;
+  const GradientBlocks grad = gradients;
   Kokkos::parallel_for("optimizer.squares", teams(device, second_shares, 512), KOKKOS_LAMBDA(const Teams::member_type& team) {
     const std::int64_t begin = team.league_rank() * each, end = begin + each < fours ? begin + each : fours;
     double squares = 0;
     Kokkos::parallel_reduce(Kokkos::TeamThreadRange(team, begin, begin < end ? end : begin), [&](std::int64_t four, double& sum) {
-      if (!(blocks[four * 4 / block_size] & is_trained)) return;
-      const Four<float> g = reinterpret_cast<const Four<float>*>(grad)[four];
+      const std::uint8_t flags = blocks[four * 4 / block_size];
+      if (!(flags & is_trained)) return;
+      const Four<float> g = grad.four<T>(4 * four, flags);
       for (int k = 0; k < 4; ++k) sum += static_cast<double>(g.v[k]) * static_cast<double>(g.v[k]);
     }, squares);
     if (team.team_rank() == 0) second[team.league_rank()] = squares;
   });
 }
 
-void sum_squares(Device& device, const float* grad, const std::uint8_t* blocks, std::int64_t elements, double* first, double* second) {
+template <class T>
+void sum_squares(Device& device, const GradientBlocks& gradients, const std::uint8_t* blocks, std::int64_t elements, double* first, double* second) {
   if constexpr (runs_on_host) {
     const std::int64_t items = share_count(elements);
-    Kokkos::parallel_for("optimizer.squares", range(device, items), [=](std::int64_t item) { first[item] = share_of_squares(grad, blocks, elements, item); });
+    const GradientBlocks grad = gradients;
+    Kokkos::parallel_for("optimizer.squares", range(device, items), [=](std::int64_t item) { first[item] = share_of_squares<T>(grad, blocks, elements, item); });
     Kokkos::parallel_for("optimizer.sum", range(device, second_shares), [=](std::int64_t item) {
       double sum = 0;
       for (std::int64_t i = item; i < items; i += second_shares) sum += first[i];
       second[item] = sum;
     });
   } else {
-    sum_squares_by_teams(device, grad, blocks, elements, second);
+    sum_squares_by_teams<T>(device, gradients, blocks, elements, second);
   }
 }
 
@@ -175,7 +199,7 @@ template <class T>
 struct UpdateArrays {
   float* weight;
   T* copy;                               // 16-bit compute copy; read by no one where T is float
-  const float* grad;
+  GradientBlocks grad;
   float* moments[2];
 };
 
@@ -189,7 +213,7 @@ void update(Device& device, const Control* control, const std::uint8_t* blocks, 
     const Factors factors = control->factors;
     for (std::int64_t i = item * count; i < (item + 1) * count; i += 4) {
       const auto at = [&](float* array) -> Four<float>& { return *reinterpret_cast<Four<float>*>(array + i); };
-      const Four<float> grad = *reinterpret_cast<const Four<float>*>(arrays.grad + i);
+      const Four<float> grad = arrays.grad.template four<T>(i, flags);
       Four<float> weight = at(arrays.weight), moment[2] = {};
       for (int m = 0; m < Rule::moments; ++m) moment[m] = at(arrays.moments[m]);
       for (int k = 0; k < 4; ++k) {
@@ -225,12 +249,13 @@ struct Optimizer::State {
   OptimizerConfig config;
   Parameters& parameters;
   Rules rules;
-  Allocation control, rates, blocks, first_shares, last_shares;
+  Allocation control, rates, blocks, gradient_units, first_shares, last_shares;
   std::vector<std::string> names;        // of the moments
   std::vector<Allocation> moments;
 
   Control* device_control() const { return static_cast<Control*>(control.data()); }
   float* moment(std::size_t i) const { return static_cast<float*>(moments[i].data()); }
+  GradientBlocks gradients() const { return {parameters.memory().grad.as<const char>(), static_cast<const std::int32_t*>(gradient_units.data())}; }
   template <class T>
   void enqueue_rule(Device& device) const;
 };
@@ -250,10 +275,21 @@ std::vector<std::uint8_t> block_flags(const OptimizerConfig& config, const Param
     std::uint8_t flag = slice.is_frozen ? 0 : is_trained;
     if (config.decay_norm_and_bias || !slice.spec.is_norm_or_bias) flag |= is_decayed;
     if (has_copy && !slice.spec.is_norm_or_bias) flag |= is_copied;
+    if (slice.grad_dtype != DType::f32) flag |= is_rounded;
     const std::int64_t begin = slice.offset / block_size, end = (slice.offset + slice.count + block_size - 1) / block_size;
     for (std::int64_t block = begin; block < end; ++block) flags[static_cast<std::size_t>(block)] = flag;
   }
   return flags;
+}
+
+std::vector<std::int32_t> gradient_units(const Parameters& parameters) {
+  std::vector<std::int32_t> units(static_cast<std::size_t>(parameters.elements() / block_size), 0);
+  for (const Slice& slice : parameters.slices()) {
+    const auto each = block_size * static_cast<std::int64_t>(size_of(slice.grad_dtype)) / 128;
+    for (std::int64_t i = 0; i * block_size < slice.count; ++i)
+      units[static_cast<std::size_t>(slice.offset / block_size + i)] = static_cast<std::int32_t>(slice.grad_offset / 128 + i * each);
+  }
+  return units;
 }
 
 }  // namespace
@@ -263,8 +299,8 @@ std::size_t moment_bytes(const OptimizerConfig& config, std::int64_t elements) {
 }
 
 Optimizer::Optimizer(Device& device, const OptimizerConfig& config, Parameters& parameters, std::span<const float> rates, bool is_scaling)
-    : state_(new State{.config = config, .parameters = parameters, .rules = {}, .control = {}, .rates = {}, .blocks = {}, .first_shares = {},
-                       .last_shares = {}, .names = moment_names(config), .moments = {}}) {
+    : state_(new State{.config = config, .parameters = parameters, .rules = {}, .control = {}, .rates = {}, .blocks = {}, .gradient_units = {},
+                       .first_shares = {}, .last_shares = {}, .names = moment_names(config), .moments = {}}) {
   State& s = *state_;
   if (rates.empty() || parameters.elements() % block_size != 0) fail_with(exit_internal, "optimizer: no rates, or slices that are not aligned to ", block_size);
   s.rules = {.clip_norm = config.clip_norm, .weight_decay = config.weight_decay, .beta1 = config.beta1, .beta2 = config.beta2,
@@ -272,7 +308,9 @@ Optimizer::Optimizer(Device& device, const OptimizerConfig& config, Parameters& 
   s.control = device.allocate(sizeof(Control));
   s.rates = device.allocate(rates.size_bytes());
   const std::vector<std::uint8_t> flags = block_flags(config, parameters);
+  const std::vector<std::int32_t> units = gradient_units(parameters);
   s.blocks = device.allocate(flags.size());
+  s.gradient_units = device.allocate(units.size() * sizeof(std::int32_t));
   s.first_shares = device.allocate(static_cast<std::size_t>(share_count(parameters.elements())) * sizeof(double));
   s.last_shares = device.allocate(second_shares * sizeof(double));
   for (std::size_t i = 0; i < s.names.size(); ++i) s.moments.push_back(device.allocate(static_cast<std::size_t>(parameters.elements()) * sizeof(float)));
@@ -282,13 +320,14 @@ Optimizer::Optimizer(Device& device, const OptimizerConfig& config, Parameters& 
   device.copy_to_device(s.control.data(), &start, sizeof start);
   device.copy_to_device(s.rates.data(), rates.data(), rates.size_bytes());
   device.copy_to_device(s.blocks.data(), flags.data(), flags.size());
+  device.copy_to_device(s.gradient_units.data(), units.data(), units.size() * sizeof(std::int32_t));
   device.wait();                         // the host copies end here
 }
 Optimizer::~Optimizer() = default;
 
 std::size_t Optimizer::state_bytes() const {
   const State& s = *state_;
-  std::size_t bytes = s.control.bytes() + s.rates.bytes() + s.blocks.bytes() + s.first_shares.bytes() + s.last_shares.bytes();
+  std::size_t bytes = s.control.bytes() + s.rates.bytes() + s.blocks.bytes() + s.gradient_units.bytes() + s.first_shares.bytes() + s.last_shares.bytes();
   for (const Allocation& moment : s.moments) bytes += moment.bytes();
   return bytes;
 }
@@ -297,7 +336,7 @@ template <class T>
 void Optimizer::State::enqueue_rule(Device& device) const {
   const ParameterMemory& memory = parameters.memory();
   const auto number = [](double value) { return static_cast<float>(value); };
-  UpdateArrays<T> arrays{memory.master.as<float>(), memory.compute.as<T>(), memory.grad.as<float>(), {}};
+  UpdateArrays<T> arrays{memory.master.as<float>(), memory.compute.as<T>(), gradients(), {}};
   for (std::size_t i = 0; i < moments.size(); ++i) arrays.moments[i] = moment(i);
   const auto run = [&](auto rule) { update(device, device_control(), static_cast<const std::uint8_t*>(blocks.data()), parameters.elements(), arrays, rule); };
   if (config.kind == "adamw")
@@ -313,7 +352,9 @@ void Optimizer::enqueue_update(Device& device, StepState* step, const float* non
   const ParameterMemory& memory = s.parameters.memory();
   auto* first = static_cast<double*>(s.first_shares.data());
   auto* last = static_cast<double*>(s.last_shares.data());
-  sum_squares(device, memory.grad.as<float>(), static_cast<const std::uint8_t*>(s.blocks.data()), s.parameters.elements(), first, last);
+  dispatch(s.parameters.compute_dtype(), [&]<class T>(T) {
+    sum_squares<T>(device, s.gradients(), static_cast<const std::uint8_t*>(s.blocks.data()), s.parameters.elements(), first, last);
+  });
   decide(device, s.device_control(), step, last, nonfinite_losses, static_cast<const float*>(s.rates.data()), s.rules);
   dispatch(s.parameters.compute_dtype(), [&]<class T>(T) { s.enqueue_rule<T>(device); });
   commit_statistics(device, s.device_control(), memory.running.as<float>(), memory.candidate.as<float>(), s.parameters.buffer_elements());

@@ -41,7 +41,9 @@ class Optimizer {
   void enqueue_update(Device& device, StepState* step, const float* nonfinite_losses);
   /// Waits and copies.
   OptimizerStatus status(Device& device) const;
-  /// Waits.  Writes step->updates and step->loss_scale too: call set_status(device, status(device), step) once before a fresh run's first step.
+  /// What a fresh run's first step needs in step->updates and step->loss_scale.  Waits.
+  void start(Device& device, StepState* step) { set_status(device, status(device), step); }
+  /// Waits.  Writes step->updates and step->loss_scale too.
   /// With diverged_step = 0 updates are off: enqueue_update() then changes no weight, moment, statistic or counter (for trial runs).
   void set_status(Device& device, const OptimizerStatus& status, StepState* step);
 

@@ -12,6 +12,7 @@
 #include "base/error.hpp"
 #include "tensor/cuda_check.hpp"
 #include "tensor/device.hpp"
+#include "tensor/recording.hpp"
 #include "tensor/views.hpp"
 
 namespace lockstep {
@@ -177,7 +178,9 @@ Allocation Device::allocate(std::size_t bytes) {
          " MiB more are needed. Lower data.global_batch, or raise data.micro_batches.");
   }
   check_cuda(status);
+  // The streams do not wait for the one that cudaMemset uses: a large array's zeros would come after what is then copied into a small one.
   check_cuda(cudaMemset(data, 0, rounded));
+  check_cuda(cudaStreamSynchronize(cudaStreamLegacy));
   auto allocated = state_->allocated;
   allocated->fetch_add(rounded);
   return Allocation(data, bytes, [allocated, rounded](void* p) {
@@ -247,6 +250,7 @@ std::unique_ptr<Replay> Device::record(std::function<void()> fn, bool recordable
   }
   state_->is_recording = false;
   check_cuda(cudaStreamEndCapture(stream, &graph));
+  join_memsets(graph);
   const cudaError_t status = cudaGraphInstantiate(&executable, graph, 0);
   cudaGraphDestroy(graph);
   check_cuda(status);

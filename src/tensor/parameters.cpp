@@ -41,13 +41,17 @@ void cast_parameters(Device& device, Tensor from, Tensor to) {
 
 }  // namespace
 
-Parameters::Parameters(std::vector<ParameterSpec> in_finish_order, std::vector<BufferSpec> buffers, DType compute)
+Parameters::Parameters(std::vector<ParameterSpec> in_finish_order, std::vector<BufferSpec> buffers, DType compute, Gradients gradients)
     : buffers_(std::move(buffers)), compute_(compute) {
+  std::int64_t grad_bytes = 0;
   for (ParameterSpec& spec : in_finish_order) {
     const std::int64_t count = spec.shape.size();
-    slices_.push_back({std::move(spec), elements_, count, false});
+    const DType grad_dtype = gradients == Gradients::f32 || spec.is_norm_or_bias ? DType::f32 : compute;
+    slices_.push_back({.spec = std::move(spec), .offset = elements_, .count = count, .grad_offset = grad_bytes, .grad_dtype = grad_dtype});
     elements_ += rounded_up(count);
+    grad_bytes += rounded_up(count) * static_cast<std::int64_t>(size_of(grad_dtype));
   }
+  gradients_end_ = rounded_up((grad_bytes + 3) / 4);
   for (const BufferSpec& buffer : buffers_) {
     buffer_offsets_.push_back(buffer_elements_);
     buffer_elements_ += rounded_up(buffer.channels);
@@ -66,7 +70,7 @@ Tensor Parameters::weight(int slice) const {
 }
 Tensor Parameters::grad(int slice) const {
   const Slice& s = slices_[static_cast<std::size_t>(slice)];
-  return slice_of(memory_.grad, s.offset, s.spec.shape);
+  return {memory_.grad.as<char>() + s.grad_offset, s.spec.shape, s.grad_dtype};
 }
 Tensor Parameters::running(int buffer) const {
   const auto i = static_cast<std::size_t>(buffer);

@@ -44,8 +44,13 @@ struct Slice {
   ParameterSpec spec;
   std::int64_t offset = 0;                // elements from the buffer's start; a multiple of 64
   std::int64_t count = 0;
+  std::int64_t grad_offset = 0;           // bytes from the gradient buffer's start; a multiple of 128
+  DType grad_dtype = DType::f32;
   bool is_frozen = false;
 };
+
+/// Whether gradients of 16-bit weights stay as they are computed, in 16 bits: where nothing is added to them, neither micro-batches nor ranks.
+enum class Gradients { f32, as_computed };
 
 struct ParameterMemory {                  // handed in by the trainer; sizes by the functions below
   Tensor master, compute;                 // [1, 1, 1, elements]; compute == master when the compute type is f32
@@ -56,10 +61,10 @@ struct ParameterMemory {                  // handed in by the trainer; sizes by 
 class Parameters {
  public:
   /// Lays the slices out; binds no memory.
-  Parameters(std::vector<ParameterSpec> in_finish_order, std::vector<BufferSpec> buffers, DType compute);
+  Parameters(std::vector<ParameterSpec> in_finish_order, std::vector<BufferSpec> buffers, DType compute, Gradients gradients = Gradients::f32);
   std::int64_t elements() const { return elements_; }
-  /// The gradient buffer is longer: its element [elements()] counts non-finite losses, so that one all-reduce sums both.
-  std::int64_t gradient_elements() const { return elements_ + 64; }
+  /// Of f32 size.  Behind the gradients, all f32 ones at their slices' offsets, lies the count of non-finite losses, so that one all-reduce sums both.
+  std::int64_t gradient_elements() const { return gradients_end_ + 64; }
   std::int64_t buffer_elements() const { return buffer_elements_; }
   void bind(ParameterMemory memory);
 
@@ -71,7 +76,8 @@ class Parameters {
 
   Tensor master(int slice) const;                 // f32, stored shape
   Tensor weight(int slice) const;                 // what kernels read: compute type; norm parameters and biases stay f32
-  Tensor grad(int slice) const;                   // f32
+  Tensor grad(int slice) const;                   // of the slice's grad_dtype
+  float* nonfinite_losses() const { return memory_.grad.as<float>() + gradients_end_; }
   Tensor running(int buffer) const;               // f32 [1, 1, 1, c]
   Tensor candidate(int buffer) const;
 
@@ -84,7 +90,7 @@ class Parameters {
   std::vector<Slice> slices_;
   std::vector<BufferSpec> buffers_;
   std::vector<std::int64_t> buffer_offsets_;
-  std::int64_t elements_ = 0, buffer_elements_ = 0;
+  std::int64_t elements_ = 0, gradients_end_ = 0, buffer_elements_ = 0;
   DType compute_;
   ParameterMemory memory_;
 };

@@ -66,7 +66,7 @@ Network::Network(Device& device, Communicator& comm, const Config& config, const
   cross_entropy(logits, config.loss.label_smoothing);
   if (config.graph.fuse) fuse(graph_);
   parameters_ = std::make_unique<Parameters>(finish_order(graph_), std::vector<BufferSpec>(graph_.buffer_specs().begin(), graph_.buffer_specs().end()),
-                                             dtype_of(config.precision));
+                                             dtype_of(config.precision), comm.size() == 1 && config.data.micro_batches == 1 ? Gradients::as_computed : Gradients::f32);
   freeze(graph_, *parameters_, config.freeze);
   if (config.model.sync_bn && comm.size() > 1 && !device.is_plan_only() && widest_buffer(graph_) > 0)
     exchange_ = make_exchange(device, comm.split(static_cast<int>(config.model.sync_bn_group)), 2 * (2 * widest_buffer(graph_) + 16));

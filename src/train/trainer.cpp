@@ -67,7 +67,7 @@ Trainer::~Trainer() = default;
 void Trainer::restore() {
   Parameters& parameters = network_.parameters();
   parameters.initialize(device_, static_cast<std::uint64_t>(plan_.config.run.seed));
-  optimizer_.set_status(device_, {}, network_.executor().step_state());
+  optimizer_.start(device_, network_.executor().step_state());
   if (setting_.checkpoint.empty()) return;
   std::vector<std::string> names;
   for (const Optimizer::Moment& moment : optimizer_.moments()) names.push_back(moment.name);
@@ -190,8 +190,7 @@ void Trainer::enqueue(const Slot& slot) {
   executor.enqueue_training(slot.count, slot.part == 0, is_last, nullptr, is_profiled());
   if (!is_last) return;
   const ProfileRange range(is_profiled() ? "optimizer" : nullptr);
-  const ParameterMemory& memory = network_.parameters().memory();
-  optimizer_.enqueue_update(device_, executor.step_state(), memory.grad.as<float>() + network_.parameters().elements());
+  optimizer_.enqueue_update(device_, executor.step_state(), network_.parameters().nonfinite_losses());
 }
 
 Wish Trainer::wish() const {

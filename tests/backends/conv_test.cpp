@@ -21,6 +21,7 @@ const std::vector<ConvProblem> problems = {
     {.n = 4, .h = 7, .w = 7, .c = 32, .k = 64, .r = 1, .s = 1, .stride = 1, .pad = 0},
     {.n = 4, .h = 7, .w = 7, .c = 32, .k = 64, .r = 1, .s = 1, .stride = 2, .pad = 0},                        // leaves pixels that no output reads
     {.n = 8, .h = 1, .w = 1, .c = 400, .k = 120, .r = 1, .s = 1, .stride = 1, .pad = 0, .has_bias = true},    // linear
+    {.n = 2, .h = 40, .w = 40, .c = 8, .k = 520, .r = 1, .s = 1, .stride = 1, .pad = 0, .has_bias = true},    // many pixels and biases
     {.n = 7, .h = 1, .w = 1, .c = 64, .k = 10, .r = 1, .s = 1, .stride = 1, .pad = 0},
     {.n = 1, .h = 1, .w = 1, .c = 33, .k = 5, .r = 1, .s = 1, .stride = 1, .pad = 0, .has_bias = true},
     {.n = 1, .h = 1, .w = 1, .c = 1, .k = 1, .r = 1, .s = 1, .stride = 1, .pad = 0},
@@ -71,6 +72,22 @@ TEST(Convolution, GradientsAreAddedToWhatIsThere) {
     const ConvInputs in = random_inputs(p, p.n, 2);
     const auto op = backend.make(device, p, {});
     expect_near(backend, p, p.n, reference_conv(p, p.n, in, true), run_conv(device, *op, p.n, in, true));
+  });
+}
+
+TEST(Convolution, GradientsOfWeightsInTheProblemsOwnTypeAreTheF32OnesRounded) {
+  Device device;
+  for_each_case([&](const ConvBackend& backend, const ConvProblem& p) {
+    if (p.dtype == DType::f32) return;
+    const ConvInputs in = random_inputs(p, p.n);
+    const auto op = backend.make(device, p, {});
+    const TestTensor x(device, p.input(), p.dtype, in.x), grad_y(device, p.output(), p.dtype, in.grad_y);
+    const TestTensor wide(device, p.weight(), DType::f32), narrow(device, p.weight(), p.dtype), workspace(device, vector_shape(static_cast<std::int64_t>(op->workspace_bytes())), DType::u8);
+    for (const TestTensor* to : {&wide, &narrow}) op->grad_weight(device, {.x = x, .grad_y = grad_y, .grad_weight = *to, .workspace = workspace});
+    Numbers want = wide.numbers();
+    for (double& number : want) number = rounded(number, p.dtype);
+    EXPECT_EQ(narrow.numbers(), want);
+    EXPECT_TRUE(narrow.is_margin_intact() && workspace.is_margin_intact());
   });
 }
 

@@ -241,6 +241,32 @@ TEST(OptimizerUpdate, TheComputeCopyOfWeightsFollowsTheMasterAndNormsHaveNone) {
   }
 }
 
+TEST(OptimizerUpdate, GradientsLeftInSixteenBitsMakeTheUpdateThatTheSameNumbersInF32Make) {
+  for (const char* kind : {"sgd", "adamw"})
+    for (const DType compute : {DType::f16, DType::bf16}) {
+      Training::Options options = fp16_options(kind);
+      options.compute = compute, options.config.clip_norm = 0.5;
+      Training wide(options);
+      options.gradients = Gradients::as_computed;
+      Training narrow(options);
+      int narrow_slices = 0;
+      for (int s = 0; s < 3; ++s) {
+        put_gradients(narrow, s, 1024);
+        const auto slices = narrow.parameters().slices();
+        for (std::size_t i = 0; i < slices.size(); ++i) {
+          narrow_slices += slices[i].grad_dtype == compute;
+          wide.put_grad(static_cast<int>(i), narrow.grads(static_cast<int>(i)));
+        }
+        narrow.update(), wide.update();
+        EXPECT_EQ(narrow.status().grad_norm, wide.status().grad_norm);
+      }
+      EXPECT_GT(narrow_slices, 0);
+      EXPECT_EQ(narrow.all_weights(), wide.all_weights());
+      EXPECT_EQ(narrow.moment(0), wide.moment(0));
+      EXPECT_LT(narrow.parameters().gradient_elements(), wide.parameters().gradient_elements());
+    }
+}
+
 TEST(OptimizerUpdate, AKeptStepMakesTheCandidateStatisticsTheRunningOnes) {
   Training training;
   training.put_candidate(3);

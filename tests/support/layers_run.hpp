@@ -84,7 +84,8 @@ class LayersRun {
   /// From the gradient of the last value (unused by a loss).  weight_mode add: on top of the gradients that are there.
   void backward(const std::vector<float>& grad_out, GradMode weight_mode = GradMode::write) {
     std::vector<bool> has_grad(grads_.size(), false);
-    for (Tensor& grad : grads_) poison(grad);
+    for (std::size_t v = 0; v < grads_.size(); ++v)
+      if (grads_[v].data != values_[v].data) poison(grads_[v]);
     if (weight_mode == GradMode::write)
       for (Tensor& grad : grad_weights_) poison(grad);
     put(grads_[at(graph_.output())], grad_out);
@@ -157,12 +158,13 @@ class LayersRun {
   }
   void overlap() {
     std::vector<int> readers(values_.size(), 0);
-    std::vector<bool> is_kept(values_.size(), false);
+    std::vector<bool> is_kept(values_.size(), false), is_made(values_.size(), false);   // needed in backward by others; by a node that needs it no more
     is_kept[0] = true;                   // so that forward may run again
     for (std::size_t i = 0; i < graph_.nodes().size(); ++i) {
       const Node& node = graph_.nodes()[i];
       for (const int in : node.in) ++readers[at(in)], is_kept[at(in)] = is_kept[at(in)] || needs_[i].keeps_input;
       if (needs_[i].keeps_output) is_kept[at(node.out)] = true;
+      is_made[at(node.out)] = !needs_[i].keeps_output;
     }
     for (std::size_t i = 0; i < graph_.nodes().size(); ++i) {
       const Node& node = graph_.nodes()[i];
@@ -171,7 +173,12 @@ class LayersRun {
     }
     for (std::size_t i = graph_.nodes().size(); i-- > 0;) {
       const Node& node = graph_.nodes()[i];
-      if (needs_[i].grad_over_grad && readers[at(node.in[0])] == 1) grads_[at(node.in[0])] = grads_[at(node.out)];
+      bool is_grad_out_free = needs_[i].grad_over_grad;
+      for (const int in : node.in) {
+        if (readers[at(in)] != 1) continue;
+        if (needs_[i].grad_over_input && is_made[at(in)]) grads_[at(in)] = values_[at(in)];
+        else if (is_grad_out_free && graph_.shape(in) == graph_.shape(node.out)) grads_[at(in)] = grads_[at(node.out)], is_grad_out_free = false;
+      }
     }
   }
   void poison(const Tensor& t) {

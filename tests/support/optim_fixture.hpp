@@ -29,12 +29,13 @@ class Training {
     std::vector<float> rates = {0.1f};
     bool is_scaling = false;
     DType compute = DType::f32;
+    Gradients gradients = Gradients::f32;
     std::string frozen;                  // name of the slice that is not trained
   };
 
   Training() : Training(Options()) {}
   explicit Training(const Options& options)
-      : parameters_(some_parameters(), {{"bn.running_mean", 5, 0.f}, {"bn.running_var", 70, 1.f}}, options.compute) {
+      : parameters_(some_parameters(), {{"bn.running_mean", 5, 0.f}, {"bn.running_var", 70, 1.f}}, options.compute, options.gradients) {
     for (Slice& slice : parameters_.slices()) slice.is_frozen = slice.spec.name == options.frozen;
     const auto tensor = [&](std::int64_t elements, DType dtype) {
       memory_.push_back(device_.allocate(static_cast<std::size_t>(elements) * size_of(dtype)));
@@ -44,7 +45,7 @@ class Training {
     ParameterMemory m;
     m.master = tensor(elements, DType::f32);
     m.compute = options.compute == DType::f32 ? m.master : tensor(elements, options.compute);
-    m.grad = tensor(elements + 1, DType::f32);
+    m.grad = tensor(parameters_.gradient_elements(), DType::f32);
     m.running = tensor(buffers, DType::f32), m.candidate = tensor(buffers, DType::f32);
     parameters_.bind(m);
     parameters_.initialize(device_, 1);
@@ -64,10 +65,24 @@ class Training {
 
   /// Values of one slice, without the fill behind it.
   std::vector<float> weights(int slice) { return get<float>(parameters_.master(slice).data, count(slice)); }
-  std::vector<float> grads(int slice) { return get<float>(parameters_.grad(slice).data, count(slice)); }
+  std::vector<float> grads(int slice) {
+    const Tensor grad = parameters_.grad(slice);
+    std::vector<float> values;
+    dispatch(grad.dtype, [&]<class T>(T) {
+      for (const T value : get<T>(grad.data, count(slice))) values.push_back(static_cast<float>(value));
+    });
+    return values;
+  }
   std::vector<float> all_weights() { return get<float>(parameters_.memory().master.data, parameters_.elements()); }
   void put_weights(int slice, const std::vector<float>& values) { put(parameters_.master(slice).data, values); }
-  void put_grad(int slice, const std::vector<float>& values) { put(parameters_.grad(slice).data, values); }
+  void put_grad(int slice, const std::vector<float>& values) {
+    const Tensor grad = parameters_.grad(slice);
+    dispatch(grad.dtype, [&]<class T>(T) {
+      std::vector<T> cast;
+      for (const float value : values) cast.push_back(T(value));
+      device_.copy_to_device(grad.data, cast.data(), cast.size() * sizeof(T)), device_.wait();
+    });
+  }
   std::vector<float> moment(std::size_t i) { return get<float>(optimizer_->moments()[i].values.data, parameters_.elements()); }
   std::vector<float> running() { return get<float>(parameters_.memory().running.data, parameters_.buffer_elements()); }
   std::vector<float> candidate() { return get<float>(parameters_.memory().candidate.data, parameters_.buffer_elements()); }

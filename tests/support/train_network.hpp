@@ -55,7 +55,7 @@ class TestNetwork {
     const auto slices = parameters().slices();
     order_.resize(slices.size());
     for (std::size_t i = 0; i < slices.size(); ++i) order_[static_cast<std::size_t>(slices[i].spec.ordinal)] = i, parameter_count_ += slices[i].count;
-    optimizer_.set_status(device_, {}, executor().step_state());
+    optimizer_.start(device_, executor().step_state());
   }
 
   Parameters& parameters() { return network_.parameters(); }
@@ -102,7 +102,17 @@ class TestNetwork {
     for (const Optimizer::Moment& moment : optimizer_.moments()) values.moments.push_back(get<float>(moment.values.data, parameters().elements()));
     return values;
   }
-  std::vector<float> gradients() { return get<float>(parameters().memory().grad.data, parameters().elements()); }
+  std::vector<float> gradients() {
+    std::vector<float> flat(static_cast<std::size_t>(parameters().elements()), 0.f);
+    for (std::size_t i = 0; i < slice_count(); ++i) {
+      const Slice& s = parameters().slices()[i];
+      dispatch(s.grad_dtype, [&]<class T>(T) {
+        const auto values = get<T>(parameters().grad(static_cast<int>(i)).data, s.count);
+        for (std::size_t j = 0; j < values.size(); ++j) flat[static_cast<std::size_t>(s.offset) + j] = static_cast<float>(values[j]);
+      });
+    }
+    return flat;
+  }
 
   /// images [batch, h, w, 3].
   void set_batch(const std::vector<float>& images, const std::vector<std::int32_t>& labels) {
@@ -119,7 +129,7 @@ class TestNetwork {
     publish(number);
     device_.zero(executor().metrics(), sizeof(MetricSums));
     executor().enqueue_training(batch_, true, true);
-    optimizer_.enqueue_update(device_, executor().step_state(), parameters().memory().grad.as<float>() + parameters().elements());
+    optimizer_.enqueue_update(device_, executor().step_state(), parameters().nonfinite_losses());
     const MetricSums sums = get<MetricSums>(executor().metrics(), 1)[0];
     return sums.loss / static_cast<double>(sums.images);
   }

@@ -18,6 +18,8 @@ def train(name, **keys):
         "optimizer.learning_rate": 0.02, "augment.train": "pad_crop", "augment.flip": True, **keys})
     run(["train", toml], threads=2)
     run(["eval", toml, f"eval.checkpoint={checkpoints(folder / 'runs' / name)[-1]}"], threads=2)
+    scales = [r["loss_scale"] for r in records(folder / "runs" / name, "train")]
+    assert scales[0] == (65536 if keys["precision"] == "fp16" else 1), scales      # torch.amp.GradScaler's first
     said = [{k: v for k, v in r.items() if k != "checkpoint"} for r in records(folder / "runs" / name, "eval")]
     assert [r["step"] for r in said] == [9, 18, 18] and all(r["images"] == 50 for r in said), said
     return checkpoints(folder / "runs" / name)[-1], said

@@ -118,12 +118,12 @@ int run_bench(const Invocation& invocation, Communicator& comm, Device& device) 
   Optimizer optimizer(device, config.optimizer, network.parameters(), rates, config.precision == "fp16");
   network.parameters().initialize(device, static_cast<std::uint64_t>(config.run.seed));
   Executor& executor = network.executor();
-  optimizer.set_status(device, {}, executor.step_state());
+  optimizer.start(device, executor.step_state());
   StepInputsFeed inputs(device);
   Flight flight(device);
   const auto enqueue = [&](Timeline* timeline) {
     executor.enqueue_training(batch, true, true, timeline);
-    optimizer.enqueue_update(device, executor.step_state(), network.parameters().memory().grad.as<float>() + network.parameters().elements());
+    optimizer.enqueue_update(device, executor.step_state(), network.parameters().nonfinite_losses());
     if (timeline) timeline->mark("optimizer update ");
   };
   const std::unique_ptr<Replay> replay = device.record([&] { enqueue(nullptr); }, config.device.record && network.is_recordable());
