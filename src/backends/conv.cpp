@@ -33,8 +33,9 @@ std::int64_t checked_batch(const ConvOp& op, const ConvArguments& a) {
   check("grad_bias", a.grad_bias, vector_shape(problem.k), DType::f32);
   if (a.sums && a.sums.size() % (2 * problem.k) != 0) fail_with(exit_internal, "sums of ", a.sums.size(), " elements do not fit a ", text(problem));
   if (batch > problem.n) fail_with(exit_internal, batch, " images are too many for a ", text(problem));
-  if (a.workspace.bytes() < op.workspace_bytes())
-    fail_with(exit_internal, "a workspace of ", a.workspace.bytes(), " bytes is too small for a ", text(problem), ", which needs ", op.workspace_bytes());
+  const std::size_t needed = a.grad_weight || a.grad_bias ? op.weight_workspace_bytes() : op.workspace_bytes();
+  if (a.workspace.bytes() < needed)
+    fail_with(exit_internal, "a workspace of ", a.workspace.bytes(), " bytes is too small for a ", text(problem), ", which needs ", needed);
   return batch < 0 ? 0 : batch;
 }
 

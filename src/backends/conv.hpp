@@ -41,15 +41,16 @@ struct ConvArguments {
   Tensor grad_y{}, grad_x{}, grad_weight{}, grad_bias{};    // grad_weight: f32, or the problem's dtype and written; grad_bias: f32; either may be empty
   GradMode mode = GradMode::write;                          // of grad_x, or of grad_weight and grad_bias
   Tensor sums{};                                            // f32 [parts, 2, k], forward: of y over n, p, q and of its square; empty: not wanted
-  Tensor workspace{};                                       // u8, at least workspace_bytes()
+  Tensor workspace{};                                       // u8, at least workspace_bytes(), grad_weight: weight_workspace_bytes()
 };
 
 class ConvOp {
  public:
   virtual ~ConvOp() = default;
   virtual const ConvProblem& problem() const = 0;
-  /// Largest scratch of the three calls for batches up to problem().n.
+  /// Largest scratch of forward and grad_input, and grad_weight's, for batches up to problem().n.
   virtual std::size_t workspace_bytes() const = 0;
+  virtual std::size_t weight_workspace_bytes() const = 0;
   /// Parts of the sums that forward of so many images writes; 0: it does not, or another pass over y would be faster.
   virtual std::int64_t sum_parts(std::int64_t batch) { return (void)batch, 0; }
   virtual void forward(Device& device, const ConvArguments& a) = 0;

@@ -73,6 +73,7 @@ class CudnnConv final : public ConvOp {
  public:
   CudnnConv(Device& device, const ConvProblem& problem, const ConvSetting& setting)
       : problem_(problem), is_deterministic_(setting.config.deterministic), plan_workspace_(static_cast<std::size_t>(setting.config.workspace_mib) << 20),
+        weight_plan_workspace_(plan_workspace_),
         portable_(kokkos_conv_backend().make(device, own_channels(problem), setting)) {
     if (device.is_plan_only()) {
       foresee(setting.choices);
@@ -80,14 +81,20 @@ class CudnnConv final : public ConvOp {
     }
     cudnn_ = Cudnn::of_this_process();
     for (const auto& [direction, form] : calls()) choose(device, direction, form, setting.choices);
-    plan_workspace_ = 0;
+    plan_workspace_ = weight_plan_workspace_ = 0;
     for (const auto& [key, plan] : plans_)
-      if (plan) plan_workspace_ = std::max(plan_workspace_, plan->workspace_bytes());
+      if (plan) bound_of(std::get<ConvDirection>(key)) = std::max(bound_of(std::get<ConvDirection>(key)), plan->workspace_bytes());
     is_adding_apart_ = !is_wide() && !find(ConvDirection::grad_input, problem.n, Form::adds);
   }
 
   const ConvProblem& problem() const override { return problem_; }
-  std::size_t workspace_bytes() const override { return std::max(scratch_offset() + scratch_bytes(), portable_->workspace_bytes()); }
+  std::size_t workspace_bytes() const override {
+    const std::int64_t elements = is_adding_apart_ ? problem_.input().size() : is_wide() ? weights() : 0;
+    return std::max(scratch_offset() + static_cast<std::size_t>(elements) * size_of(problem_.dtype), portable_->workspace_bytes());
+  }
+  std::size_t weight_workspace_bytes() const override {
+    return std::max(weight_scratch_offset() + static_cast<std::size_t>(weights()) * size_of(problem_.dtype), portable_->weight_workspace_bytes());
+  }
   std::int64_t sum_parts(std::int64_t batch) override {
     if (!cudnn_) return foreseen_parts_;
     if (!find(ConvDirection::forward, problem_.n, Form::sums)) return 0;
@@ -127,7 +134,7 @@ class CudnnConv final : public ConvOp {
     dispatch(problem_.dtype, [&]<class T>(T) {
       if (plan) {
         const bool is_direct = a.grad_weight.dtype == problem_.dtype && !adds && !is_wide();
-        T* const to = is_direct ? a.grad_weight.as<T>() : reinterpret_cast<T*>(a.workspace.as<char>() + scratch_offset());
+        T* const to = is_direct ? a.grad_weight.as<T>() : reinterpret_cast<T*>(a.workspace.as<char>() + weight_scratch_offset());
         plan->run(device, {.x = a.x.data, .weight = to, .y = a.grad_y.data, .workspace = a.workspace.data});
         dispatch(a.grad_weight.dtype, [&]<class To>(To) {
           if (is_wide()) conv_accumulate_narrow(device, to, a.grad_weight.as<To>(), a.grad_weight.size() / problem_.c, problem_.c, problem_.input_channels, adds);
@@ -164,16 +171,15 @@ class CudnnConv final : public ConvOp {
     return wide;
   }
 
-  /// Scratch behind the plans' workspace: a gradient in the problem's dtype, of the weights, or of x where no plan adds to one; or wide weights.
-  std::size_t scratch_offset() const { return rounded_up(std::max(plan_workspace_, bias_workspace_bytes(problem_))); }
-  std::size_t scratch_bytes() const {
-    const std::int64_t weights = stored(problem_.n).weight().size(), elements = is_adding_apart_ ? std::max(weights, problem_.input().size()) : weights;
-    return static_cast<std::size_t>(elements) * size_of(problem_.dtype);
-  }
+  /// Scratch behind the plans' workspace, in the problem's dtype: a gradient of x where no plan adds to one, or wide weights; the gradient of weights.
+  std::size_t scratch_offset() const { return rounded_up(plan_workspace_); }
+  std::size_t weight_scratch_offset() const { return rounded_up(std::max(weight_plan_workspace_, bias_workspace_bytes(problem_))); }
+  std::int64_t weights() const { return stored(problem_.n).weight().size(); }
+  std::size_t& bound_of(ConvDirection direction) { return direction == ConvDirection::grad_weight ? weight_plan_workspace_ : plan_workspace_; }
 
   PlanRequest request(ConvDirection direction, std::int64_t batch, Form form) const {
     PlanRequest wanted{.problem = stored(batch), .direction = direction, .adds = form == Form::adds, .sums = form == Form::sums,
-                       .is_deterministic = is_deterministic_, .most_workspace = plan_workspace_};
+                       .is_deterministic = is_deterministic_, .most_workspace = direction == ConvDirection::grad_weight ? weight_plan_workspace_ : plan_workspace_};
     wanted.problem.has_bias = false;
     return wanted;
   }
@@ -195,17 +201,18 @@ class CudnnConv final : public ConvOp {
 
   /// Without a GPU: what plans need that were chosen on one before; where one is not known, all that they may need.
   void foresee(ConvChoices* choices) {
-    std::size_t bytes = 0;
+    std::map<bool, std::size_t> bytes;   // of weights' gradients, and of the rest
     bool has_adding = false, is_known = choices;
     for (const auto& [direction, form] : calls()) {
       const ConvChoice* chosen = choices ? choices->find_on_any_device(named(direction, form)) : nullptr;
       if (form == Form::sums) foreseen_parts_ = chosen ? chosen->sum_parts : sum_parts_bound(problem_);
       has_adding = has_adding || (form == Form::adds && chosen && !chosen->way.empty());
-      if (chosen) bytes = std::max(bytes, static_cast<std::size_t>(chosen->workspace_bytes));
+      std::size_t& most = bytes[direction == ConvDirection::grad_weight];
+      if (chosen) most = std::max(most, static_cast<std::size_t>(chosen->workspace_bytes));
       is_known = is_known && chosen;
     }
     is_adding_apart_ = !is_wide() && !has_adding;
-    if (is_known) plan_workspace_ = std::min(plan_workspace_, bytes);
+    if (is_known) plan_workspace_ = std::min(plan_workspace_, bytes[false]), weight_plan_workspace_ = std::min(weight_plan_workspace_, bytes[true]);
   }
 
   /// The plan of a direction; made when it is first asked for, which is before anything is recorded.  Null: our own kernels.
@@ -264,7 +271,7 @@ class CudnnConv final : public ConvOp {
 
   ConvProblem problem_;
   bool is_deterministic_;
-  std::size_t plan_workspace_;           // largest of the plans for the whole batch; no other may need more
+  std::size_t plan_workspace_, weight_plan_workspace_;   // largest of the plans for the whole batch, of weights' gradients apart; no other may need more
   bool is_adding_apart_ = true;          // no plan adds to grad_x
   std::int64_t foreseen_parts_ = 0;      // without a GPU: of the sums that a plan may write
   std::unique_ptr<ConvOp> portable_;

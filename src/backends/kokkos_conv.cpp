@@ -145,7 +145,8 @@ class KokkosConv final : public ConvOp {
     weight_chunks_ = std::min(std::max<std::int64_t>(rows, 1), pieces(std::int64_t{1} << 19, weights_));
   }
   const ConvProblem& problem() const override { return problem_; }
-  std::size_t workspace_bytes() const override {
+  std::size_t workspace_bytes() const override { return 0; }
+  std::size_t weight_workspace_bytes() const override {
     const std::int64_t partial = weight_chunks_ > 1 || problem_.dtype != DType::f32 ? weight_chunks_ * weights_ : 0;
     return std::max(static_cast<std::size_t>(partial) * sizeof(float), bias_workspace_bytes(problem_));
   }

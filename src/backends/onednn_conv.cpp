@@ -40,13 +40,14 @@ void pack_weight(const Device& device, Tensor weight, const WeightPlaces& places
 }
 
 /// weight [k, r, s, c] = from[places], or is added to what is there.
-inline void unpack_weight(const Device& device, const float* from, const WeightPlaces& places, Tensor weight, bool adds) {
-  float* const to = weight.as<float>();
+template <class To>
+void unpack_weight(const Device& device, const float* from, const WeightPlaces& places, Tensor weight, bool adds) {
+  To* const to = weight.as<To>();
   const std::int64_t *const at_k = places.k.data(), *const at_r = places.r.data(), *const at_s = places.s.data(), *const at_c = places.c.data();
   const std::int64_t r = weight.shape.h, s = weight.shape.w, c = weight.shape.c;
   Kokkos::parallel_for("conv.unpack_weight", range(device, weight.shape.n * r * s), KOKKOS_LAMBDA(std::int64_t i) {
     const float* const row = from + at_k[i / (r * s)] + at_r[i / s % r] + at_s[i % s];
-    for (std::int64_t j = 0; j < c; ++j) to[i * c + j] = adds ? to[i * c + j] + row[at_c[j]] : row[at_c[j]];
+    for (std::int64_t j = 0; j < c; ++j) to[i * c + j] = To(adds ? static_cast<float>(to[i * c + j]) + row[at_c[j]] : row[at_c[j]]);
   });
 }
 
@@ -57,6 +58,13 @@ void add_gradient(const Device& device, const float* from, Tensor to) {
   Kokkos::parallel_for("conv.add_gradient", range(device, to.size()), KOKKOS_LAMBDA(std::int64_t i) {
     out[i] = T(static_cast<float>(out[i]) + from[i]);
   });
+}
+
+/// to = from, rounded.  All [any], equal.
+template <class T>
+void round_gradient(const Device& device, const float* from, Tensor to) {
+  T* const out = to.as<T>();
+  Kokkos::parallel_for("conv.round_gradient", range(device, to.size()), KOKKOS_LAMBDA(std::int64_t i) { out[i] = T(from[i]); });
 }
 
 namespace {
@@ -103,7 +111,7 @@ struct Plan {
   static std::size_t aligned(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
   std::size_t addend_at() const { return packed ? aligned(desc(packed).get_size()) : 0; }
   std::size_t scratch_at() const { return addend_at() + aligned(addend_bytes); }
-  std::size_t bytes() const { return scratch_at() + desc(DNNL_ARG_SCRATCHPAD).get_size(); }
+  std::size_t bytes() const { return aligned(scratch_at() + desc(DNNL_ARG_SCRATCHPAD).get_size()); }
 };
 
 /// A plan's primitive.  Its memories get their pointers at each run.
@@ -150,11 +158,12 @@ class OnednnConv final : public ConvOp {
     const std::int64_t n = std::max<std::int64_t>(problem.n, 1);
     workspace_bytes_ = bias_workspace_bytes(problem);
     for (const Kind kind : {Kind::forward, Kind::grad_input, Kind::grad_weight})
-      for (const bool adds : {false, true}) workspace_bytes_ = std::max(workspace_bytes_, plan(kind, n, adds).bytes());
+      for (const bool adds : {false, true}) workspace_bytes_ = std::max(workspace_bytes_, plan(kind, n, adds).bytes() + unrounded_bytes());
   }
 
   const ConvProblem& problem() const override { return problem_; }
   std::size_t workspace_bytes() const override { return workspace_bytes_; }
+  std::size_t weight_workspace_bytes() const override { return workspace_bytes_; }
 
   void forward(Device& device, const ConvArguments& a) override {
     const std::int64_t n = checked_batch(*this, a);
@@ -196,10 +205,15 @@ class OnednnConv final : public ConvOp {
     if (a.grad_weight) checked([&] {
       Pass& pass = made(Kind::grad_weight, n, adds);
       std::byte* const room = room_for(device, pass, a.workspace);
-      if (is_linear_)
-        return pass.run(stream_, {{DNNL_ARG_SRC, a.grad_y.data}, {DNNL_ARG_WEIGHTS, a.x.data}, {DNNL_ARG_DST, a.grad_weight.data}, scratchpad(pass, room)});
+      if (is_linear_) {
+        const bool is_narrow = a.grad_weight.dtype != DType::f32;
+        void* const to = is_narrow ? room + pass.bytes : a.grad_weight.data;
+        pass.run(stream_, {{DNNL_ARG_SRC, a.grad_y.data}, {DNNL_ARG_WEIGHTS, a.x.data}, {DNNL_ARG_DST, to}, scratchpad(pass, room)});
+        if (is_narrow) dispatch(problem_.dtype, [&]<class T>(T) { round_gradient<T>(device, static_cast<const float*>(to), a.grad_weight); });
+        return;
+      }
       pass.run(stream_, {{DNNL_ARG_SRC, a.x.data}, {DNNL_ARG_DIFF_DST, a.grad_y.data}, {DNNL_ARG_DIFF_WEIGHTS, room}, scratchpad(pass, room)});
-      unpack_weight(device, reinterpret_cast<const float*>(room), pass.places, a.grad_weight, adds);
+      dispatch(a.grad_weight.dtype, [&]<class To>(To) { unpack_weight<To>(device, reinterpret_cast<const float*>(room), pass.places, a.grad_weight, adds); });
     });
     if (a.grad_bias)
       dispatch(problem_.dtype, [&]<class T>(T) { conv_grad_bias<T>(device, problem_, a.grad_y, a.grad_bias, a.workspace.as<float>(), adds); });
@@ -267,10 +281,13 @@ class OnednnConv final : public ConvOp {
     const auto found = passes_.find(key);
     return found != passes_.end() ? found->second : passes_.emplace(key, Pass(plan(kind, n, adds), engine_)).first->second;
   }
+  /// Behind a linear layer's own scratch: a gradient of its weights that is to be rounded.
+  std::size_t unrounded_bytes() const { return is_linear_ && type_ != Type::f32 ? static_cast<std::size_t>(problem_.weight().size()) * sizeof(float) : 0; }
   /// The caller's workspace, or memory of our own if a smaller batch's primitive should need more than the largest batch's.
   std::byte* room_for(Device& device, const Pass& pass, const Tensor& workspace) {
-    if (pass.bytes <= workspace.bytes()) return workspace.as<std::byte>();
-    if (pass.bytes > spare_.bytes()) spare_ = device.allocate(pass.bytes);
+    const std::size_t bytes = pass.bytes + unrounded_bytes();
+    if (bytes <= workspace.bytes()) return workspace.as<std::byte>();
+    if (bytes > spare_.bytes()) spare_ = device.allocate(bytes);
     return static_cast<std::byte*>(spare_.data());
   }
   static std::pair<int, void*> scratchpad(const Pass& pass, std::byte* room) { return {DNNL_ARG_SCRATCHPAD, room + pass.plan.scratch_at()}; }

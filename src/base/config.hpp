@@ -248,9 +248,12 @@ struct BackendConfig {
 /// [graph]  Read by train/network.
 struct GraphConfig {
   bool fuse = true, overlap = true;
+  std::string recompute = "auto";
   template <class Key> void keys(Key& key) {
     key("fuse", fuse, any(), "run batch norm, addition, relu and pooling as one layer");
     key("overlap", overlap, any(), "on a GPU: compute gradients of weights beside those of activations, for a little more memory");
+    key("recompute", recompute, one_of("auto", "always", "never"), "normalized activations are computed again in the backward pass instead of kept, with equal bits: less "
+                                                                     "memory, a little slower; auto: where the network does not fit otherwise");
   }
 };
 

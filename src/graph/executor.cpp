@@ -6,9 +6,10 @@
 namespace lockstep {
 namespace {
 
-/// Where things live in the arena: offsets of values, of their gradients, of what layers save, and of values' sums, by index.
+/// Where things live in the arena: offsets of values, of repeated ones in backward, of values' gradients, of what layers save, and of values' sums, by
+/// index.
 struct Layout {
-  std::vector<std::size_t> value, grad, saved, sums;
+  std::vector<std::size_t> value, kept, grad, saved, sums;
   std::size_t arena_bytes = 0;
 };
 
@@ -67,6 +68,8 @@ struct Executor::State {
     return {static_cast<char*>(arena.data()) + offset, shape, dtype};
   }
   Tensor value(int v, std::int64_t count) const { return in_arena(layout.value[at(v)], shape(v).with_batch(count), context.dtype); }
+  /// What backward reads.
+  Tensor kept(int v, std::int64_t count) const { return in_arena(layout.kept[at(v)], shape(v).with_batch(count), context.dtype); }
   Tensor grad(int v, std::int64_t count) const { return in_arena(layout.grad[at(v)], graph.shape(v).with_batch(count), context.dtype); }
   Tensor saved(int node) const { return in_arena(layout.saved[at(node)], vector_shape(static_cast<std::int64_t>(needs[at(node)].saved_bytes)), DType::u8); }
   /// Of a value whose sums one layer takes and another writes for so many images; else empty.
@@ -86,7 +89,7 @@ struct Executor::State {
   struct Operands {
     std::vector<Tensor> in, weights, grad_weights, buffers;
   };
-  Operands operands(const Node& node, std::int64_t count, Mode mode) const;
+  Operands operands(const Node& node, std::int64_t count, Mode mode, bool is_backward) const;
   void forward(int index, std::int64_t count, Mode mode) const;
   void backward(const Task& task, std::int64_t count, GradMode weight_mode) const;
 };
@@ -140,7 +143,12 @@ void Executor::State::plan() {
           sums_from[at(nodes[i].out)] = static_cast<int>(i);
           most_parts[at(nodes[i].out)] = nodes[i].layer->sum_parts(largest_batch());
         }
-  std::vector<Lifetime> times(3 * values + nodes.size(), Lifetime{0, -1, -1});
+  std::vector<bool> is_repeated(values, false);
+  for (const Task& task : list.tasks)
+    if (task.kind == TaskKind::repeat) is_repeated[at(nodes[at(task.node)].out)] = true;
+  // Values, gradients, what is saved, sums, repeated values.
+  const std::size_t saved_at = 2 * values, sums_at = saved_at + nodes.size(), repeated_at = sums_at + values;
+  std::vector<Lifetime> times(repeated_at + values, Lifetime{0, -1, -1});
   const auto touch = [&](std::size_t tensor, std::size_t bytes, int task) {
     Lifetime& t = times[tensor];
     t.bytes = std::max(t.bytes, bytes);
@@ -149,10 +157,11 @@ void Executor::State::plan() {
   };
   const auto touch_value = [&](int v, int task) { touch(roots.value(v), value_bytes(v), task); };
   const auto touch_grad = [&](int v, int task) { touch(roots.grad(v), value_bytes(v), task); };
-  const auto touch_saved = [&](int node, int task) { touch(2 * values + at(node), needs[at(node)].saved_bytes, task); };
+  const auto touch_kept = [&](int v, int task) { is_repeated[at(v)] ? touch(repeated_at + at(v), value_bytes(v), task) : touch_value(v, task); };
+  const auto touch_saved = [&](int node, int task) { touch(saved_at + at(node), needs[at(node)].saved_bytes, task); };
 
   const auto touch_sums = [&](int v, int task) {
-    if (sums_from[at(v)] >= 0) touch(2 * values + nodes.size() + at(v), static_cast<std::size_t>(most_parts[at(v)] * 2 * graph.shape(v).c) * sizeof(float), task);
+    if (sums_from[at(v)] >= 0) touch(sums_at + at(v), static_cast<std::size_t>(most_parts[at(v)] * 2 * graph.shape(v).c) * sizeof(float), task);
   };
 
   touch_value(0, 0);
@@ -169,43 +178,50 @@ void Executor::State::plan() {
       touch_value(node.out, now), touch_sums(node.out, now);
       continue;
     }
+    if (task.kind == TaskKind::repeat) {
+      for (const int in : node.in) touch_kept(in, now);
+      touch_kept(node.out, now);
+      continue;
+    }
     touch_saved(task.node, until);
     if (need.keeps_input)
-      for (const int in : node.in) touch_value(in, until);
-    if (need.keeps_output) touch_value(node.out, until);
+      for (const int in : node.in) touch_kept(in, until);
+    if (need.keeps_output) touch_kept(node.out, until);
     if (task.node + 1 < static_cast<int>(nodes.size())) touch_grad(node.out, now), touch_grad(node.out, until);
     for (std::size_t i = 0; i < task.grad_modes.size(); ++i)
       if (task.grad_modes[i] != GradMode::skip) touch_grad(node.in[i], now);
   }
   const Plan plan = plan_memory(times);
-  layout.value.resize(values), layout.grad.resize(values), layout.saved.resize(nodes.size());
+  layout.value.resize(values), layout.kept.resize(values), layout.grad.resize(values);
   for (int v = 0; v < graph.value_count(); ++v) {
     layout.value[at(v)] = plan.offsets[roots.value(v)];
+    layout.kept[at(v)] = is_repeated[at(v)] ? plan.offsets[repeated_at + at(v)] : layout.value[at(v)];
     layout.grad[at(v)] = plan.offsets[roots.grad(v)];
   }
-  for (std::size_t i = 0; i < nodes.size(); ++i) layout.saved[i] = plan.offsets[2 * values + i];
-  layout.sums.assign(plan.offsets.begin() + std::ssize(plan.offsets) - graph.value_count(), plan.offsets.end());
+  layout.saved.assign(plan.offsets.begin() + std::ptrdiff_t(saved_at), plan.offsets.begin() + std::ptrdiff_t(sums_at));
+  layout.sums.assign(plan.offsets.begin() + std::ptrdiff_t(sums_at), plan.offsets.begin() + std::ptrdiff_t(repeated_at));
   layout.arena_bytes = plan.arena_bytes;
 }
 
-Executor::State::Operands Executor::State::operands(const Node& node, std::int64_t count, Mode mode) const {
+Executor::State::Operands Executor::State::operands(const Node& node, std::int64_t count, Mode mode, bool is_backward) const {
   Operands o;
-  for (const int in : node.in) o.in.push_back(value(in, count));
+  for (const int in : node.in) o.in.push_back(is_backward ? kept(in, count) : value(in, count));
   for (const int ordinal : node.parameters) {
     const int slice = slice_of[at(ordinal)];
     o.weights.push_back(parameters.weight(slice));
     o.grad_weights.push_back(parameters.slices()[at(slice)].is_frozen ? Tensor{} : parameters.grad(slice));
   }
-  for (const int b : node.buffers) o.buffers.push_back(mode == Mode::training ? parameters.candidate(b) : parameters.running(b));
+  for (const int b : node.buffers) o.buffers.push_back(mode != Mode::evaluation ? parameters.candidate(b) : parameters.running(b));
   return o;
 }
 
 void Executor::State::forward(int index, std::int64_t count, Mode mode) const {
   const Node& node = graph.nodes()[at(index)];
-  const Operands o = operands(node, count, mode);
+  const bool is_again = mode == Mode::again;
+  const Operands o = operands(node, count, mode, is_again);
   std::vector<Tensor> in_sums;
   for (const int in : node.in) in_sums.push_back(sums(in, count, mode));
-  node.layer->forward({.device = context.device, .mode = mode, .in = o.in, .out = value(node.out, count), .weights = o.weights, .buffers = o.buffers,
+  node.layer->forward({.device = context.device, .mode = mode, .in = o.in, .out = is_again ? kept(node.out, count) : value(node.out, count), .weights = o.weights, .buffers = o.buffers,
                        .saved = saved(index), .workspace = scratch(StreamId::compute), .labels = label_tensor(count),
                        .step = static_cast<const StepState*>(step.data()), .metrics = static_cast<MetricSums*>(metrics.data()),
                        .nonfinite_losses = parameters.nonfinite_losses(),
@@ -215,12 +231,12 @@ void Executor::State::forward(int index, std::int64_t count, Mode mode) const {
 
 void Executor::State::backward(const Task& task, std::int64_t count, GradMode weight_mode) const {
   const Node& node = graph.nodes()[at(task.node)];
-  const Operands o = operands(node, count, Mode::training);
+  const Operands o = operands(node, count, Mode::training, true);
   std::vector<GradIn> grad_in;
   for (std::size_t i = 0; i < task.grad_modes.size(); ++i)
     grad_in.push_back({task.grad_modes[i] == GradMode::skip ? Tensor{} : grad(node.in[i], count), task.grad_modes[i]});
   const bool is_loss = task.node + 1 == static_cast<int>(graph.nodes().size());
-  const Backward b{.device = context.device, .in = o.in, .out = value(node.out, count), .grad_out = is_loss ? Tensor{} : grad(node.out, count),
+  const Backward b{.device = context.device, .in = o.in, .out = kept(node.out, count), .grad_out = is_loss ? Tensor{} : grad(node.out, count),
                    .grad_in = grad_in, .weights = o.weights, .grad_weights = o.grad_weights, .weight_mode = weight_mode, .buffers = o.buffers,
                    .saved = saved(task.node), .workspace = scratch(task.stream), .labels = label_tensor(count),
                    .step = static_cast<const StepState*>(step.data()), .exchange = context.exchange};
@@ -249,12 +265,15 @@ Executor::Executor(Graph& graph, Parameters& parameters, const Context& context)
     s.workspace_bytes = std::max(s.workspace_bytes, s.needs.back().workspace_bytes);
   }
   s.slice_of = slices_by_ordinal(parameters);
-  s.list = training_tasks(graph, parameters, context.bucket_bytes);
+  s.list = training_tasks(graph, parameters, context.bucket_bytes, context.repeats);
   if (context.device.is_host() || !context.overlaps)
     for (Task& task : s.list.tasks)
       if (task.stream == StreamId::side) task.stream = StreamId::compute;
   for (const Task& task : s.list.tasks)
-    if (task.stream == StreamId::side) s.side_workspace_bytes = std::max(s.side_workspace_bytes, s.needs[at(task.node)].workspace_bytes);
+    if (task.kind == TaskKind::backward_weight) {
+      std::size_t& of_stream = task.stream == StreamId::side ? s.side_workspace_bytes : s.workspace_bytes;
+      of_stream = std::max(of_stream, s.needs[at(task.node)].weight_workspace_bytes);
+    }
   s.plan();
 }
 Executor::~Executor() = default;
@@ -311,7 +330,9 @@ void Executor::enqueue_training(std::int64_t count, bool is_first, bool is_last,
       device.join(StreamId::side, StreamId::compute);
       device.use(StreamId::side);
     }
-    task.kind == TaskKind::forward ? s.forward(task.node, count, Mode::training) : s.backward(task, count, weight_mode);
+    if (task.kind == TaskKind::forward) s.forward(task.node, count, Mode::training);
+    else if (task.kind == TaskKind::repeat) s.forward(task.node, count, Mode::again);
+    else s.backward(task, count, weight_mode);
     if (is_aside) device.use(StreamId::compute), side_runs = true;
     if (timeline && is_aside) device.join(StreamId::compute, StreamId::side);   // one after another, each with its own time
     if (timeline) timeline->mark(label);

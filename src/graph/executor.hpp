@@ -26,6 +26,7 @@ class Executor {
     DType dtype;
     std::int64_t bucket_bytes;
     bool overlaps = true;                // gradients of weights run beside those of activations, on a GPU
+    bool repeats = false;                // outputs of layers that can are computed again in the backward pass, not kept
   };
   /// Prepares the layers and plans; allocates nothing until allocate(), so the device may be one that plans only.
   Executor(Graph& graph, Parameters& parameters, const Context& context);

@@ -40,7 +40,8 @@ struct MetricSums {
   std::int64_t images = 0, top1 = 0, top5 = 0;
 };
 
-enum class Mode { training, evaluation };
+/// again: out once more in training's backward pass, with equal bits, from the inputs and what was saved; nothing else moves.
+enum class Mode { training, again, evaluation };
 
 struct Forward {
   Device& device;
@@ -86,7 +87,8 @@ struct Needs {
   bool keeps_input = false;              // in[...] are read in backward
   bool keeps_output = false;             // out is read in backward
   std::size_t saved_bytes = 0;           // beside them, from forward to backward
-  std::size_t workspace_bytes = 0;       // scratch of the largest call
+  std::size_t workspace_bytes = 0;       // scratch of the larger of forward and backward_input
+  std::size_t weight_workspace_bytes = 0;   // of backward_weight
   bool output_over_input = false;        // out may lie over in[0] (if nobody else needs in[0])
   bool grad_over_input = false;          // a grad_in (mode write) may lie over its input (if nobody else needs that)
   bool grad_over_grad = false;           // the first grad_in (mode write) that lies over nothing else may lie over grad_out
@@ -113,6 +115,7 @@ class Layer {
   /// Gradients of the inputs.  A layer with a joint pass (batch norm) writes grad_weights here too and leaves backward_weight empty.
   virtual void backward_input(const Backward& b) = 0;
   virtual void backward_weight(const Backward& b) { (void)b; }
+  virtual bool can_repeat() const { return false; }                      // takes Mode::again
   virtual bool is_normalization() const { return false; }                // advances buffers; may be told to use the running ones
   virtual void use_running_statistics(std::size_t which) { (void)which; }  // frozen batch norm (freeze.batch_norm = "running"); which: parameters 2 which and on
 };

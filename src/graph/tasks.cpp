@@ -1,6 +1,7 @@
 #include "graph/tasks.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace lockstep {
 namespace {
@@ -66,7 +67,7 @@ std::vector<int> slices_by_ordinal(const Parameters& parameters) {
   return slice_of;
 }
 
-TaskList training_tasks(const Graph& graph, const Parameters& parameters, std::int64_t bucket_bytes) {
+TaskList training_tasks(const Graph& graph, const Parameters& parameters, std::int64_t bucket_bytes, bool repeats) {
   const auto nodes = graph.nodes();
   const auto slices = parameters.slices();
   const std::vector<int> slice_of = slices_by_ordinal(parameters);
@@ -82,6 +83,11 @@ TaskList training_tasks(const Graph& graph, const Parameters& parameters, std::i
   list.needs_grad = values_that_need_grad(graph, node_is_trained);
   for (std::size_t i = 0; i < nodes.size(); ++i) list.tasks.push_back({.kind = TaskKind::forward, .node = static_cast<int>(i)});
 
+  std::vector<int> repeated_by(list.needs_grad.size(), -1);    // the node whose output it is, and that has still to be repeated
+  if (repeats)
+    for (std::size_t i = 0; i < nodes.size(); ++i)
+      if (nodes[i].layer->can_repeat()) repeated_by[static_cast<std::size_t>(nodes[i].out)] = static_cast<int>(i);
+
   std::vector<bool> has_grad(list.needs_grad.size(), false);   // written by a consumer that comes later in the network
   std::size_t next_bucket = 0;
   const auto start_sums = [&](int finished_slice) {
@@ -93,6 +99,8 @@ TaskList training_tasks(const Graph& graph, const Parameters& parameters, std::i
   for (std::size_t back = nodes.size(); back-- > 0;) {
     const Node& node = nodes[back];
     if (list.needs_grad[static_cast<std::size_t>(node.out)]) {
+      for (const int in : node.in)
+        if (int& by = repeated_by[static_cast<std::size_t>(in)]; by >= 0) list.tasks.push_back({.kind = TaskKind::repeat, .node = std::exchange(by, -1)});
       Task task{.kind = TaskKind::backward_input, .node = static_cast<int>(back)};
       bool is_needed = node_is_trained[back] && node.layer->is_normalization();   // its weights' gradients come from the same pass
       for (const int in : node.in) {

@@ -8,15 +8,15 @@
 
 namespace lockstep {
 
-enum class TaskKind { forward, backward_input, backward_weight, all_reduce };
+enum class TaskKind { forward, repeat, backward_input, backward_weight, all_reduce };
 constexpr const char* name_of(TaskKind kind) {
-  constexpr const char* names[] = {"forward", "backward_input", "backward_weight", "all_reduce"};
+  constexpr const char* names[] = {"forward", "repeat", "backward_input", "backward_weight", "all_reduce"};
   return names[static_cast<int>(kind)];
 }
 
 struct Task {
   TaskKind kind;
-  int node = -1;                         // of the first three
+  int node = -1;                         // of all but all_reduce
   int bucket = -1;                       // of all_reduce
   StreamId stream = StreamId::compute;
   std::vector<GradMode> grad_modes = {}; // backward_input: one an input
@@ -41,6 +41,7 @@ std::vector<ParameterSpec> finish_order(const Graph& graph);
 std::vector<int> slices_by_ordinal(const Parameters& parameters);
 /// Buckets hold whole slices in finish order, at least bucket_bytes each but the last; frozen slices are in none.
 /// The last one ends with the count of non-finite losses.
-TaskList training_tasks(const Graph& graph, const Parameters& parameters, std::int64_t bucket_bytes);
+/// repeats: forward of a node whose layer can is repeated before the first backward task of those that read its output, which is not kept till then.
+TaskList training_tasks(const Graph& graph, const Parameters& parameters, std::int64_t bucket_bytes, bool repeats = false);
 
 }  // namespace lockstep

@@ -60,9 +60,10 @@ namespace {
 /// How saved and workspace are divided.
 struct Layout {
   std::int64_t c;
+  DType dtype;
   Shape pooled;                          // without a pool: empty
   std::size_t state() const { return BatchNormState::bytes(c); }
-  std::size_t argmax() const { return (static_cast<std::size_t>(pooled.size()) + 255) / 256 * 256; }
+  std::size_t argmax() const { return (place_bytes(pooled, dtype) + 255) / 256 * 256; }
   std::int64_t totals() const { return BatchNormState::room(2 * c + count_parts); }
   std::uint8_t* bits(Tensor saved) const { return saved.as<std::uint8_t>() + state(); }
   PoolSaved pool(Tensor saved) const { return saved ? PoolSaved{bits(saved), bits(saved) + argmax()} : PoolSaved{}; }
@@ -109,7 +110,7 @@ std::vector<BufferSpec> BatchNorm::buffers() const {
 }
 
 Needs BatchNorm::needs(DType dtype, Shapes in) const {
-  const Layout layout{channels_, has_pool_ ? stem_window.output(in[0]) : Shape{0, 0, 0, 0}};
+  const Layout layout{channels_, dtype, has_pool_ ? stem_window.output(in[0]) : Shape{0, 0, 0, 0}};
   const bool keeps_mask = has_relu_ && has_residual_, has_bits = keeps_mask && has_mask_bits(dtype, channels_);
   std::size_t saved = layout.state();
   if (has_bits) saved += mask_bits_bytes(in[0], dtype);
@@ -120,12 +121,12 @@ Needs BatchNorm::needs(DType dtype, Shapes in) const {
 }
 
 void BatchNorm::forward(const Forward& f) {
-  const bool is_training = f.mode == Mode::training;
-  const Layout layout{channels_, has_pool_ ? f.out.shape : Shape{0, 0, 0, 0}};
+  const bool is_training = f.mode != Mode::evaluation;
+  const Layout layout{channels_, f.in[0].dtype, has_pool_ ? f.out.shape : Shape{0, 0, 0, 0}};
   float* const totals = f.workspace.as<float>();
   const BatchNormState state(channels_, is_training ? f.saved.data : totals + layout.totals());
-  batch_norm_statistics(f, 0, options_, uses_running_, state, totals, layout.partial(f.workspace));
-  if (f.exchange && is_training && !uses_running_) {
+  if (f.mode != Mode::again) batch_norm_statistics(f, 0, options_, uses_running_, state, totals, layout.partial(f.workspace));
+  if (f.exchange && f.mode == Mode::training && !uses_running_) {
     f.exchange->sum(f.device, {totals, vector_shape(2 * channels_ + count_parts), DType::f32});
     batch_norm_finish(f, 0, options_, state, totals);
   }
@@ -139,7 +140,7 @@ void BatchNorm::forward(const Forward& f) {
 }
 
 void BatchNorm::backward_input(const Backward& b) {
-  const Layout layout{channels_, has_pool_ ? b.grad_out.shape : Shape{0, 0, 0, 0}};
+  const Layout layout{channels_, b.in[0].dtype, has_pool_ ? b.grad_out.shape : Shape{0, 0, 0, 0}};
   float* const totals = b.workspace.as<float>();
   const BatchNormState state(channels_, b.saved.data);
   const BatchNormVectors v = batch_norm_vectors(state, b.weights, 0);

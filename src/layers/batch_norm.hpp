@@ -25,6 +25,7 @@ class BatchNorm final : public Layer {
   Needs needs(DType dtype, Shapes in) const override;
   void forward(const Forward& f) override;
   void backward_input(const Backward& b) override;
+  bool can_repeat() const override { return has_relu_ && !has_residual_ && !has_pool_; }   // reads one array, and nothing but its output is kept longer
   bool is_normalization() const override { return true; }
   bool takes_sums(std::size_t input) const override { return input == 0 && !uses_running_; }
   void use_running_statistics(std::size_t) override { uses_running_ = true; }

@@ -37,6 +37,39 @@ LOCKSTEP_FUNCTION Lanes<width> sign(const Lanes<width>& a) {
   return r;
 }
 
+/// The places of a packet's windows.
+template <int width>
+struct Places {
+  static constexpr bool is_packed = !runs_on_host && width > 1;
+  using Word = std::conditional_t<width == 8, std::uint32_t, std::uint16_t>;
+  std::conditional_t<is_packed, Word, LaneBytes<width>> of;
+
+  /// at: of the packet's first element.
+  LOCKSTEP_FUNCTION static Places read(const std::uint8_t* places, std::int64_t at) {
+    if constexpr (is_packed) return {reinterpret_cast<const Word*>(places)[at / width]};
+    else return {load_bytes<width>(places + at)};
+  }
+  LOCKSTEP_FUNCTION static void write(std::uint8_t* places, std::int64_t at, const Lanes<width>& numbers) {
+    if constexpr (is_packed) {
+      std::uint32_t word = 0;
+      for (int i = 0; i < width; ++i) word |= static_cast<std::uint32_t>(numbers.v[i]) << 4 * i;
+      reinterpret_cast<Word*>(places)[at / width] = static_cast<Word>(word);
+    } else {
+      store(places + at, numbers);
+    }
+  }
+  /// g where the place is `place`, else 0.
+  LOCKSTEP_FUNCTION Lanes<width> where(int place, const Lanes<width>& g) const {
+    if constexpr (is_packed) {
+      Lanes<width> r;
+      for (int i = 0; i < width; ++i) r.v[i] = static_cast<int>(of >> 4 * i & 15) == place ? g.v[i] : 0.f;
+      return r;
+    } else {
+      return where_equal(of, static_cast<std::uint8_t>(place), g);
+    }
+  }
+};
+
 template <class T>
 struct BatchNormPoolApply {
   using Element = T;
@@ -72,7 +105,7 @@ struct BatchNormPoolApply {
       }
       const std::int64_t out = window * g.c + channel;
       store(y + out, positive_part((best_x - v.mean) * v.scale + v.bias));
-      if (argmax) store(argmax + out, place), store(largest + out, best_x);
+      if (argmax) Places<width>::write(argmax, out, place), store(largest + out, best_x);
     }
   }
 };
@@ -102,14 +135,14 @@ struct BatchNormPoolGradApply {
         pixels[k] = image + g.pixel(inside(2 * at.i + k / 2, g.h), inside(2 * at.j + k % 2, g.w), g.w);
       }
       Raw<width, T> xs[4], grads[4];
-      LaneBytes<width> places[4];
+      Places<width> places[4];
       for (int k = 0; k < 4; ++k) {
         xs[k] = load_raw_last<width>(x + pixels[k]);
-        grads[k] = load_raw<width>(grad_y + windows[k]), places[k] = load_bytes<width>(argmax + windows[k]);
+        grads[k] = load_raw<width>(grad_y + windows[k]), places[k] = Places<width>::read(argmax, windows[k]);
       }
       const auto from = [&](int i, int j, int place) {   // what window (at.i + i, at.j + j) sends to its place
         const bool exists = (i == 0 || has_below) && (j == 0 || has_right);
-        return exists ? where_equal(places[2 * i + j], static_cast<std::uint8_t>(place), grads[2 * i + j].lanes()) : zeros<width>();
+        return exists ? places[2 * i + j].where(place, grads[2 * i + j].lanes()) : zeros<width>();
       };
       const auto finish = [&](int row, int column, const Lanes<width>& sum) {
         if (2 * at.i + row >= g.h || 2 * at.j + column >= g.w) return;

@@ -8,9 +8,12 @@ namespace lockstep {
 /// What the pass leaves for backward, both [n, p, q, c]: the place of each window's largest and x there.  Backward's two sums over the image are
 /// sums over the windows then: a quarter of the image, and no search for the windows that hold a pixel.
 struct PoolSaved {
-  std::uint8_t* argmax = nullptr;        // null: evaluation
+  std::uint8_t* argmax = nullptr;        // places 0 to 8, four bits each where mask bits would be left, else a byte; null: evaluation
   void* largest = nullptr;               // of x's dtype
 };
+
+/// Bytes of argmax.
+inline std::size_t place_bytes(const Shape& y, DType dtype) { return static_cast<std::size_t>(y.size()) / (has_mask_bits(dtype, y.c) ? 2 : 1); }
 
 /// The windows it is made for: 3x3, stride 2, pad 1, a ResNet stem's.
 constexpr PoolWindow stem_window{.kernel = 3, .stride = 2, .pad = 1};

@@ -32,7 +32,7 @@ class Conv final : public Layer {
     problem_.input_channels = seen(in[0]).c > problem_.c ? seen(in[0]).c : 0;
     op_ = make_conv(device, setting, problem_for(seen(in[0]), dtype));
   }
-  Needs needs(DType, Shapes) const override { return {.keeps_input = true, .workspace_bytes = op_->workspace_bytes()}; }
+  Needs needs(DType, Shapes) const override { return {.keeps_input = true, .workspace_bytes = op_->workspace_bytes(), .weight_workspace_bytes = op_->weight_workspace_bytes()}; }
 
   std::int64_t sum_parts(std::int64_t images) const override { return op_->sum_parts(images); }
 

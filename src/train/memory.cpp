@@ -46,7 +46,7 @@ std::string mib(std::size_t bytes) {
 }
 
 std::string text(const MemoryUse& use) {
-  return text_of("weights ", mib(use.parameters), ", gradients ", mib(use.gradients), ", optimizer ", mib(use.optimizer), ", activations ", mib(use.activations),
+  return text_of("weights ", mib(use.parameters), ", gradients ", mib(use.gradients), ", optimizer ", mib(use.optimizer), ", activations ", mib(use.activations), use.repeats ? " (graph.recompute)" : "",
                  use.workspace > 0 ? ", scratch " + mib(use.workspace) : "", use.is_exact ? "" : " at most", use.input > 0 ? ", images " + mib(use.input) : "",
                  use.cache > 0 ? ", image cache " + mib(use.cache) : "");
 }

@@ -15,6 +15,7 @@ namespace lockstep {
 /// Bytes by use, beside the program itself and what CUDA and NCCL take.
 struct MemoryUse {
   std::size_t parameters = 0, gradients = 0, optimizer = 0, activations = 0, workspace = 0, input = 0, cache = 0;
+  bool repeats = false;                  // graph.recompute: activations are less for it
   bool is_exact = true;                  // false: workspace is what convolutions may take at most
   std::size_t total() const { return parameters + gradients + optimizer + activations + workspace + input + cache; }
 };

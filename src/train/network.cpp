@@ -65,14 +65,17 @@ Network::Network(Device& device, Communicator& comm, const Config& config, const
   const Value logits = build_model(graph_, config.model);
   cross_entropy(logits, config.loss.label_smoothing);
   if (config.graph.fuse) fuse(graph_);
+  const bool is_summed = comm.size() > 1 || config.run.ranks > 1 || config.data.micro_batches > 1;   // `check` plans for run.ranks
   parameters_ = std::make_unique<Parameters>(finish_order(graph_), std::vector<BufferSpec>(graph_.buffer_specs().begin(), graph_.buffer_specs().end()),
-                                             dtype_of(config.precision), comm.size() == 1 && config.data.micro_batches == 1 ? Gradients::as_computed : Gradients::f32);
+                                             dtype_of(config.precision), is_summed ? Gradients::f32 : Gradients::as_computed);
   freeze(graph_, *parameters_, config.freeze);
   if (config.model.sync_bn && comm.size() > 1 && !device.is_plan_only() && widest_buffer(graph_) > 0)
     exchange_ = make_exchange(device, comm.split(static_cast<int>(config.model.sync_bn_group)), 2 * (2 * widest_buffer(graph_) + 16));
+  repeats_ = config.graph.recompute == "always";
   if (knows_room()) {                    // convolutions are timed only where the rest fits
-    Device nothing(true);
-    require_room(without_guess(Network(nothing, comm, config, images, beside).memory()));
+    MemoryUse least = without_guess(planned(repeats_, images.n));
+    if (config.graph.recompute == "auto" && least.total() > room()) repeats_ = true, least = without_guess(planned(true, images.n));
+    require_room(least);
   }
   make_executor();
 }
@@ -86,7 +89,7 @@ void Network::make_executor() {
     const ConvSetting convolutions{.config = config.backends, .allows_tf32 = config.precision == "tf32", .choices = device_.is_host() ? nullptr : &choices};
     executor_ = std::make_unique<Executor>(graph_, *parameters_,
                                            Executor::Context{device_, convolutions, comm_, exchange_.get(), dtype_of(config.precision),
-                                                             static_cast<std::int64_t>(config.comm.bucket_mib * (1 << 20)), config.graph.overlap});
+                                                             static_cast<std::int64_t>(config.comm.bucket_mib * (1 << 20)), config.graph.overlap, repeats_});
   };
   if (!is_timed) {
     if (!device_.is_host()) choices = read_choices(config.run);
@@ -119,28 +122,40 @@ MemoryUse Network::memory() const {
   use.workspace = plan.workspace;
   use.input = beside_.input_bytes(graph_.shape(0).n);
   use.cache = beside_.cache;
-  use.is_exact = is_workspace_known_;
+  use.is_exact = is_workspace_known_, use.repeats = repeats_;
   return use;
 }
 
-/// Of all ranks the one with the least memory decides, so that all say the same.
+/// Of all ranks the one with the least memory decides, so that all do the same.
+std::size_t Network::room() const {
+  // A GPU also needs some for what libraries and recordings take later.
+  const std::size_t here = device_.limit_bytes() > 0 ? device_.free_bytes() : device_.free_bytes() - device_.free_bytes() / 64;
+  return static_cast<std::size_t>(comm_.min(static_cast<std::int64_t>(here)));
+}
+
+MemoryUse Network::planned(bool repeats, std::int64_t images) const {
+  Device nothing(true);
+  Config config = config_;
+  config.graph.recompute = repeats ? "always" : "never";
+  return Network(nothing, comm_, config, graph_.shape(0).with_batch(images), beside_).memory();
+}
+
 void Network::require_room(const MemoryUse& use) {
   if (!knows_room()) return;
-  const bool is_limited = device_.limit_bytes() > 0;
-  // A GPU also needs some for what libraries and recordings take later.
-  const std::size_t here = is_limited ? device_.free_bytes() : device_.free_bytes() - device_.free_bytes() / 64;
-  const auto room = static_cast<std::size_t>(comm_.min(static_cast<std::int64_t>(here)));
+  const std::size_t room = this->room();
   if (use.total() <= room) return;
   const Shape& images = graph_.shape(0);
-  Device nothing(true);
-  const auto planned = [&](std::int64_t n) { return Network(nothing, comm_, config_, images.with_batch(n), beside_).memory(); };
-  std::int64_t most = largest_that_fits(images.n - 1, [&](std::int64_t n) { return planned(n).total() <= room; });
-  if (most == 0) most = largest_that_fits(images.n - 1, [&](std::int64_t n) { return without_guess(planned(n)).total() <= room; });
-  fail(is_limited ? text_of("device.memory_gib = ", config_.device.memory_gib, " leaves ") : text_of("the GPU (", device_.name(), ") has room for "), mib(room), ", but a batch of ",
-       counted(images.n, "image"), " on each rank needs ", mib(use.total()), ": ", text(use), ". ", beside_.advice ? beside_.advice(most) : text_of("At most ", most, " at once fit."));
+  const bool repeats = config_.graph.recompute != "never";
+  const auto needed = [&](std::int64_t n) { return planned(repeats, n); };
+  std::int64_t most = largest_that_fits(images.n - 1, [&](std::int64_t n) { return needed(n).total() <= room; });
+  if (most == 0) most = largest_that_fits(images.n - 1, [&](std::int64_t n) { return without_guess(needed(n)).total() <= room; });
+  fail(device_.limit_bytes() > 0 ? text_of("device.memory_gib = ", config_.device.memory_gib, " leaves ") : text_of("the GPU (", device_.name(), ") has room for "), mib(room),
+       ", but a batch of ", counted(images.n, "image"), " on each rank needs ", mib(use.total()), ": ", text(use), ". ",
+       beside_.advice ? beside_.advice(most) : text_of("At most ", most, " at once fit."), repeats ? "" : " Or set graph.recompute to \"auto\".");
 }
 
 void Network::allocate() {
+  if (config_.graph.recompute == "auto" && !repeats_ && knows_room() && memory().total() > room()) repeats_ = true, make_executor();
   require_room(memory());
   Parameters& p = *parameters_;
   const auto elements = static_cast<std::size_t>(p.elements()), buffers = static_cast<std::size_t>(p.buffer_elements());

@@ -36,6 +36,9 @@ class Network {
  private:
   void make_executor();
   bool knows_room() const { return device_.limit_bytes() > 0 || device_.free_bytes() > 0; }
+  std::size_t room() const;
+  /// A plan without a device, of a configuration like this one's.
+  MemoryUse planned(bool repeats, std::int64_t images) const;
   void require_room(const MemoryUse& use);
 
   Device& device_;
@@ -43,6 +46,7 @@ class Network {
   Config config_;
   MemoryBeside beside_;
   bool is_workspace_known_ = true;
+  bool repeats_ = false;                 // graph.recompute, decided
   Graph graph_;
   std::unique_ptr<Parameters> parameters_;
   std::unique_ptr<Exchange> exchange_;

@@ -125,7 +125,7 @@ void Trainer::fill_cache() {
 void Trainer::say_memory() {
   if (device_.is_host() || comm_.rank() != 0) return;
   const std::size_t planned = device_.allocated_bytes(), taken = device_.memory_bytes() - device_.free_bytes();
-  console_.say(text_of("memory: ", planned >> 20, " MiB as planned",
+  console_.say(text_of("memory: ", planned >> 20, " MiB as planned", network_.memory().repeats ? ", normalized activations computed again in the backward pass (graph.recompute)" : "",
                        device_.limit_bytes() == 0 ? text_of("; beside it the GPU holds ", (taken - std::min(taken, planned)) >> 20, " MiB of CUDA's context, recordings",
                                                             comm_.size() > 1 ? ", NCCL" : "", " and other processes") : ""));
 }

@@ -74,7 +74,7 @@ TEST(ConvSpeed, DISABLED_Table) {
     const auto zeros = [&](const Shape& shape, DType dtype) { return TestTensor(device, shape, dtype, Numbers(static_cast<std::size_t>(shape.size()))); };
     const TestTensor x = zeros(p.input(), p.dtype), grad_x = zeros(p.input(), p.dtype), y = zeros(p.output(), p.dtype), grad_y = zeros(p.output(), p.dtype);
     const TestTensor grad_weight = zeros(p.weight(), DType::f32), grad_bias = zeros(vector_shape(p.k), DType::f32);
-    const TestTensor workspace(device, vector_shape(static_cast<std::int64_t>(op->workspace_bytes())), DType::u8);
+    const TestTensor workspace(device, vector_shape(most_workspace(*op)), DType::u8);
     const Tensor none;
     const ConvArguments a{.x = x, .weight = weight, .bias = p.has_bias ? Tensor(bias) : none, .y = y, .workspace = workspace};
     ConvArguments b{.weight = weight, .grad_y = grad_y, .grad_x = grad_x, .workspace = workspace};

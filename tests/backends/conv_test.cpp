@@ -82,7 +82,7 @@ TEST(Convolution, GradientsOfWeightsInTheProblemsOwnTypeAreTheF32OnesRounded) {
     const ConvInputs in = random_inputs(p, p.n);
     const auto op = backend.make(device, p, {});
     const TestTensor x(device, p.input(), p.dtype, in.x), grad_y(device, p.output(), p.dtype, in.grad_y);
-    const TestTensor wide(device, p.weight(), DType::f32), narrow(device, p.weight(), p.dtype), workspace(device, vector_shape(static_cast<std::int64_t>(op->workspace_bytes())), DType::u8);
+    const TestTensor wide(device, p.weight(), DType::f32), narrow(device, p.weight(), p.dtype), workspace(device, vector_shape(most_workspace(*op)), DType::u8);
     for (const TestTensor* to : {&wide, &narrow}) op->grad_weight(device, {.x = x, .grad_y = grad_y, .grad_weight = *to, .workspace = workspace});
     Numbers want = wide.numbers();
     for (double& number : want) number = rounded(number, p.dtype);
@@ -172,7 +172,7 @@ TEST(Convolution, WeightAndBiasMayBeFrozenOneByOne) {
     const auto op = backend.make(device, p, {});
     const TestTensor x(device, p.input(), p.dtype, in.x), grad_y(device, p.output(), p.dtype, in.grad_y);
     const TestTensor grad_weight(device, p.weight(), DType::f32), grad_bias(device, vector_shape(p.k), DType::f32);
-    const TestTensor workspace(device, vector_shape(static_cast<std::int64_t>(op->workspace_bytes())), DType::u8);
+    const TestTensor workspace(device, vector_shape(most_workspace(*op)), DType::u8);
     op->grad_weight(device, {.x = x, .grad_y = grad_y, .grad_bias = grad_bias, .workspace = workspace});
     EXPECT_LT(distance(want.grad_bias, grad_bias.numbers()), rounding_of_sums(p.n * 36, DType::f32));
     op->grad_weight(device, {.x = x, .grad_y = grad_y, .grad_weight = grad_weight, .workspace = workspace});
@@ -199,7 +199,7 @@ TEST(Convolution, AnInputStoredWithMoreChannelsGivesTheSame) {
       const auto op = backend.make(device, p, {});
       const TestTensor x(device, p.input(), dtype, wide), weight(device, p.weight(), dtype, in.weight), grad_y(device, p.output(), dtype, in.grad_y);
       const TestTensor y(device, p.output(), dtype), grad_weight(device, p.weight(), DType::f32);
-      const TestTensor workspace(device, vector_shape(static_cast<std::int64_t>(op->workspace_bytes())), DType::u8);
+      const TestTensor workspace(device, vector_shape(most_workspace(*op)), DType::u8);
       op->forward(device, {.x = x, .weight = weight, .y = y, .workspace = workspace});
       op->grad_weight(device, {.x = x, .grad_y = grad_y, .grad_weight = grad_weight, .workspace = workspace});
       EXPECT_LT(distance(want.y, y.numbers()), rounding_of_sums(p.terms(), dtype));
@@ -215,10 +215,12 @@ TEST(Convolution, TensorsThatDoNotFitAreRefused) {
     const auto op = backend.make(device, p, {});
     const TestTensor three(device, p.input().with_batch(3), p.dtype), x(device, p.input(), p.dtype), weight(device, p.weight(), p.dtype);
     const TestTensor y(device, p.output(), p.dtype), narrow(device, {2, 6, 6, 11}, p.dtype);
-    const TestTensor workspace(device, vector_shape(static_cast<std::int64_t>(op->workspace_bytes())), DType::u8);
+    const TestTensor workspace(device, vector_shape(most_workspace(*op)), DType::u8);
     EXPECT_THROW(op->forward(device, {.x = three, .weight = weight, .y = y, .workspace = workspace}), Error);
     EXPECT_THROW(op->forward(device, {.x = x, .weight = weight, .y = narrow, .workspace = workspace}), Error);
     if (op->workspace_bytes() > 0) { EXPECT_THROW(op->forward(device, {.x = x, .weight = weight, .y = y}), Error); }
+    const TestTensor grad_weight(device, p.weight(), DType::f32);
+    if (op->weight_workspace_bytes() > 0) { EXPECT_THROW(op->grad_weight(device, {.x = x, .grad_y = y, .grad_weight = grad_weight}), Error); }
   }
 }
 
@@ -272,8 +274,10 @@ TEST(MakeConv, WhatWasChosenOnADeviceIsPlannedExactlyWithoutOne) {
     const auto planned = backend.make(nothing, p, {.config = {}, .allows_tf32 = false, .choices = &saved}), guessed = backend.make(nothing, p, {});
     EXPECT_TRUE(saved.are_complete());
     EXPECT_EQ(planned->workspace_bytes(), op->workspace_bytes());
+    EXPECT_EQ(planned->weight_workspace_bytes(), op->weight_workspace_bytes());
     EXPECT_EQ(planned->sum_parts(p.n), op->sum_parts(p.n));
     EXPECT_GE(guessed->workspace_bytes(), op->workspace_bytes());
+    EXPECT_GE(guessed->weight_workspace_bytes(), op->weight_workspace_bytes());
     EXPECT_GE(guessed->sum_parts(p.n), op->sum_parts(p.n));
   });
 }

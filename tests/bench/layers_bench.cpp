@@ -51,7 +51,7 @@ void time_node(Device& device, Graph& graph, double moved_forward, double moved_
   for (std::size_t i = 0; i < node.buffers.size(); ++i) buffers.push_back(tensor(vector_shape(graph.shape(node.out).c), DType::f32));
   const Needs needs = layer.needs(DType::f32, shapes);
   const Tensor out = tensor(graph.shape(node.out), DType::f32), grad_out = tensor(out.shape, DType::f32);
-  const Tensor saved = bytes(needs.saved_bytes), workspace = bytes(needs.workspace_bytes);
+  const Tensor saved = bytes(needs.saved_bytes), workspace = bytes(std::max(needs.workspace_bytes, needs.weight_workspace_bytes));
   const Allocation step = device.allocate(sizeof(StepState));
   const auto* state = static_cast<const StepState*>(step.data());
 

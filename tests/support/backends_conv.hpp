@@ -105,6 +105,9 @@ class TestTensor {
   Allocation memory_;
 };
 
+/// Of all three calls.
+inline std::int64_t most_workspace(const ConvOp& op) { return static_cast<std::int64_t>(std::max(op.workspace_bytes(), op.weight_workspace_bytes())); }
+
 struct ConvRun {
   ConvResult result;
   bool stayed_inside = true;   // no byte was written behind a tensor or the workspace
@@ -122,7 +125,7 @@ inline ConvRun run_conv(Device& device, ConvOp& op, std::int64_t n, const ConvIn
   const GradMode mode = adds ? GradMode::add : GradMode::write;
   ConvRun run;
   const auto call = [&](auto&& method, ConvArguments a) {
-    const TestTensor workspace(device, vector_shape(static_cast<std::int64_t>(op.workspace_bytes())), DType::u8);
+    const TestTensor workspace(device, vector_shape(most_workspace(op)), DType::u8);
     a.workspace = workspace, a.mode = mode;
     method(a);
     run.stayed_inside = run.stayed_inside && workspace.is_margin_intact();

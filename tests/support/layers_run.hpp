@@ -37,7 +37,7 @@ class LayersRun {
       needs_.push_back(node.layer->needs(options.dtype, shapes));
       const auto bytes = [](std::size_t n) { return vector_shape(static_cast<std::int64_t>(n)); };
       saved_.push_back(make(bytes(needs_.back().saved_bytes), DType::u8));
-      workspaces_.push_back(make(bytes(needs_.back().workspace_bytes), DType::u8));
+      workspaces_.push_back(make(bytes(std::max(needs_.back().workspace_bytes, needs_.back().weight_workspace_bytes)), DType::u8));
     }
     if (options.overlaps) overlap();
     labels_ = make({graph.shape(0).n, 1, 1, 1}, DType::i32), predictions_ = make(labels_.shape, DType::i32);

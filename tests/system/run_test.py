@@ -218,7 +218,7 @@ for place in ("none", "host", "device"):
 said("data.cache changes no bit")
 
 # ---- memory ----------------------------------------------------------------------------------------------------------------------------
-toml = config("memory", **{"model.name": "resnet20", "data.global_batch": 80, "run.epochs": 1, "run.max_steps": 1})
+toml = config("memory", **{"model.name": "resnet20", "data.global_batch": 80, "run.epochs": 1, "run.max_steps": 1, "graph.recompute": "never"})
 
 
 def planned(text):
@@ -234,7 +234,7 @@ assert 0 <= taken - (sums["in all"] - sums["images"]) < 6, (taken, sums)
 limit = 0.5 * sums["in all"] / 1024
 for words, ranks in ((["check", "run.ranks=2"], 1), (["train", "run.name=refused"], 2)):
     text = run([words[0], toml, *words[1:], f"device.memory_gib={limit:.6f}"], ranks=ranks, expect=2)
-    require(text, f"a batch of 40 images on each rank needs {sums['in all']} MiB", f"activations {sums['activations']} MiB", "images at once fit")
+    require(text, f"a batch of 40 images on each rank needs {sums['in all']} MiB", f"activations {sums['activations']} MiB", "images at once fit", 'Or set graph.recompute to "auto".')
     assert text.count("device.memory_gib") == 1, text
 batch, parts = map(int, re.search(r"lower data.global_batch to (\d+), or raise data.micro_batches to (\d+)", text).groups())
 assert 10 < batch // 2 < 20 and parts == math.ceil(40 / (batch // 2)), text
@@ -244,6 +244,19 @@ for name, keys, code in (("lower", [f"data.global_batch={batch}"], 0), ("parts",
 require(run(["check", toml, "device.memory_gib=0.001"], expect=2), "Not even one image")
 require(run(["bench", toml, f"device.memory_gib={limit:.6f}"], ranks=2, expect=2), "lower data.global_batch to")
 require(run(["eval", toml, "data.eval_batch=50", "device.memory_gib=0.01"], expect=2), "set data.eval_batch to")
+
+# Activations that are computed again change no bit, and are what "auto" does where the rest does not fit.
+toml = config("kept", **{"model.name": "resnet20", "data.global_batch": 80, "model.sync_bn": True, "run.epochs": 2, "run.max_steps": 3, "graph.recompute": "never"})
+run(["train", toml], ranks=2)
+kept, again = planned(run(["check", toml, "run.ranks=2"])), planned(run(["check", toml, "run.ranks=2", "graph.recompute=always"]))
+assert again["activations"] < 0.8 * kept["activations"], (kept, again)
+limit = (kept["in all"] + again["in all"]) / 2 / 1024
+require(run(["check", toml, "run.ranks=2", "graph.recompute=auto", f"device.memory_gib={limit:.6f}"]), f"activations     {again['activations']:8.1f} MiB   (normalized ones are computed again")
+for name, keys in (("again", ["graph.recompute=always"]), ("auto", ["graph.recompute=auto", f"device.memory_gib={limit:.6f}"])):
+    run(["train", toml, f"run.name={name}", *keys], ranks=2)
+    require_equal_bits(checkpoints(runs / "kept")[-1], checkpoints(runs / name)[-1])
+    assert records(runs / name, "train")[-1]["memory_bytes"] < 0.9 * records(runs / "kept", "train")[-1]["memory_bytes"]
+run(["train", toml, "run.name=refused", f"device.memory_gib={limit:.6f}"], ranks=2, expect=2)
 said("memory is planned as it is taken, and the largest batch that is named is the largest that fits")
 
 # ---- a damaged newest checkpoint -------------------------------------------------------------------------------------------------------

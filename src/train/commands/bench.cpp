@@ -151,7 +151,7 @@ int run_bench(const Invocation& invocation, Communicator& comm, Device& device) 
               << " were skipped until the loss scale was " << status.loss_scale << (status.diverged_step >= 0 ? "; the run has diverged" : "") << "\n";
   print_rate(comm, config.bench.steps * config.data.global_batch, seconds,
              text_of(config.model.name, ", ", size, " x ", size, ", batch ", config.data.global_batch, ", ", config.precision, ", ", counted(comm.size(), "rank"), ", ", device.name(), ": ",
-                     1e3 * seconds / static_cast<double>(config.bench.steps), " ms a step, ", device.allocated_bytes() >> 20, " MiB"));
+                     1e3 * seconds / static_cast<double>(config.bench.steps), " ms a step, ", device.allocated_bytes() >> 20, " MiB", network.memory().repeats ? " (graph.recompute)" : ""));
   return exit_done;
 }
 

@@ -31,7 +31,7 @@ void print_memory(const RunPlan& plan, const Device& device, const MemoryUse& us
   line("weights", use.parameters), std::cout << "\n";
   line("gradients", use.gradients), std::cout << "\n";
   line("optimizer", use.optimizer), std::cout << "\n";
-  line("activations", use.activations), std::cout << "\n";
+  line("activations", use.activations), std::cout << (use.repeats ? "   (normalized ones are computed again: graph.recompute)\n" : "\n");
   line("scratch", use.workspace);
   std::cout << (use.is_exact ? "\n" : text_of("   (at most: backends.workspace_mib = ", plan.config.backends.workspace_mib,
                                               "; exact once a run has chosen its convolutions, in ", plan.config.run.outputs, "/convolutions.txt)\n"));
