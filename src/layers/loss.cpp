@@ -21,7 +21,7 @@ struct LossArguments {
   const StepState* step;
   ImageLoss* losses;                     // [n]
   SoftmaxTerms* terms;                   // [n]; null in evaluation
-  std::int32_t* predictions;             // [n]; null in training
+  Prediction* predictions;               // [n]; null in training
 };
 
 /// Whether class a stands before class b: the larger logit, a NaN above all (as PyTorch sorts), then the lower class.
@@ -76,11 +76,12 @@ void cross_entropy_forward(const Device& device, Tensor logits, Tensor out, Loss
     Kokkos::parallel_reduce(all_classes, [&](std::int64_t k, std::int32_t& before) { before += k != label && stands_before(static_cast<float>(z[k]), k, z_label, label); }, rank);
     if (team.team_rank() != 0) return;
     const float log_sum = static_cast<float>(Kokkos::log(sum));
-    float loss = log_sum + (largest - z_label);
+    const float own_loss = log_sum + (largest - z_label);
+    float loss = own_loss;
     if (a.smoothing > 0) loss = (1 - a.smoothing) * loss + a.smoothing * (log_sum + static_cast<float>(sum_below / static_cast<double>(classes)));
     a.losses[n] = {loss, is_class ? rank : static_cast<std::int32_t>(classes)};
     if (a.terms) a.terms[n] = {largest, log_sum};
-    if (a.predictions) a.predictions[n] = static_cast<std::int32_t>(best.k);
+    if (a.predictions) a.predictions[n] = {static_cast<std::int32_t>(best.k), Kokkos::exp(-log_sum), own_loss};
     y[n] = T(loss);
   });
 }
