@@ -112,12 +112,18 @@ void require_same_run(const Config& config, const std::string& folder) {
 }
 
 void write_aside(const std::string& path, const std::string& text) {
+  const std::string aside = text_of(path, ".", ::getpid(), ".partial");
+  std::error_code failed;
   {
-    std::ofstream file(path + ".partial", std::ios::trunc);
+    std::ofstream file(aside, std::ios::trunc);
     file << text << std::flush;
-    require(file.good(), path, " cannot be written. Check permissions and free space.");
+    if (file.good()) std::filesystem::rename(aside, path, failed);
+    else failed = std::make_error_code(std::errc::io_error);
   }
-  std::filesystem::rename(path + ".partial", path);
+  if (!failed) return;
+  std::error_code ignored;
+  std::filesystem::remove(aside, ignored);
+  fail(path, " cannot be written. Check permissions and free space.");
 }
 
 }  // namespace lockstep

@@ -29,7 +29,7 @@ struct ResumeDecision {
 };
 
 std::string run_folder(const RunConfig& config);
-/// The whole file or what was there before: written to PATH.partial, then renamed.
+/// The whole file or what was there before: written aside, then renamed.  Two processes may do so at once.
 void write_aside(const std::string& path, const std::string& text);
 /// By run.resume: auto, never, or a path.  Errors: a used folder with never (names a free one), no such file, none valid.
 ResumeDecision decide_resume(const Config& config);

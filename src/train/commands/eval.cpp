@@ -6,6 +6,7 @@
 #include "train/commands/commands.hpp"
 #include "train/evaluate.hpp"
 #include "train/metrics.hpp"
+#include "train/report/report.hpp"
 #include "train/run_folder.hpp"
 #include "train/snapshot.hpp"
 
@@ -82,8 +83,13 @@ int run_eval(const Invocation& invocation, Communicator& comm, Device& device) {
   Console("").eval(record);
   if (std::filesystem::is_directory(folder)) {
     append_eval_record(folder, record);
-    write_evaluation(folder, *result, dataset.header().classes, record.step, found.path);
+    write_evaluation(folder, {.step = record.step, .checkpoint = found.path, .data = config.data.path, .split = config.data.eval_split, .class_names = dataset.header().classes, .result = *result});
     std::cout << "written: " << folder << "/evaluation.json, " << folder << "/metrics.jsonl\n";
+    try {
+      std::cout << "written: " << write_report(folder, &dataset) << "\n";
+    } catch (const std::exception& error) {   // the numbers are said and kept
+      std::cout << "warning: no report: " << error.what() << "\n";
+    }
   }
   return exit_done;
 }
