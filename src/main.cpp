@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <iostream>
 #include <optional>
 
@@ -32,6 +33,8 @@ struct Command {
 const Command commands[] = {
     {"train", "INPUT.toml", "train a network; goes on where the run was stopped", nullptr, run_train, true},
     {"eval", "INPUT.toml", "evaluate the run's best checkpoint, or eval.checkpoint=PATH", nullptr, run_eval, true},
+    {"predict", "INPUT.toml|RUN IMAGES...", "classes and probabilities of image files, folders of them, or shards", nullptr, run_predict, true,
+     {{"top", "classes of each image (5)"}, {"format", "text, csv or json (text)"}, {"output", "file; default: standard output"}}},
     {"check", "INPUT.toml", "say what a job would do and need, before it is queued (run.ranks=N)", nullptr, run_check, false},
     {"bench", "INPUT.toml", "time a training step on synthetic images, or reading with bench.io=true", nullptr, run_bench, true},
     {"inspect", "FILE...", "show and verify shards and checkpoints", run_inspect, nullptr, false},
@@ -163,7 +166,7 @@ int main(int argc, char** argv) {
     report(std::string(error.what()) + ". See lockstep --help.");
     return exit_bad_input;
   }
-  for (const std::string& word : words) (word.find('=') == std::string::npos ? invocation.arguments : invocation.overrides).push_back(word);
+  for (const std::string& word : words) (word.find('=') == std::string::npos || std::filesystem::exists(word) ? invocation.arguments : invocation.overrides).push_back(word);
   if (invocation.arguments.empty() && *chosen->argument != '\0') {
     report(text_of("lockstep ", chosen->name, " needs ", chosen->argument, " before its overrides. See lockstep --help."));
     return exit_bad_input;

@@ -1,6 +1,7 @@
 // loss: cross entropy with label smoothing, its gradient, and the counts that training and evaluation report.
 #include "layers/lanes.hpp"
 #include "layers/layers.hpp"
+#include "layers/standing.hpp"
 
 namespace lockstep {
 
@@ -23,13 +24,6 @@ struct LossArguments {
   SoftmaxTerms* terms;                   // [n]; null in evaluation
   Prediction* predictions;               // [n]; null in training
 };
-
-/// Whether class a stands before class b: the larger logit, a NaN above all (as PyTorch sorts), then the lower class.
-LOCKSTEP_FUNCTION bool stands_before(float za, std::int64_t a, float zb, std::int64_t b) {
-  const bool a_is_nan = za != za, b_is_nan = zb != zb;
-  if (a_is_nan || b_is_nan) return a_is_nan && (!b_is_nan || a < b);
-  return za > zb || (za == zb && a < b);
-}
 
 /// A class and its logit; which of two stands first is a reduction in any order.
 struct Standing {

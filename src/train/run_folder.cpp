@@ -74,6 +74,19 @@ std::string run_folder(const RunConfig& config) {
   return (fs::path(config.outputs) / config.name).string();
 }
 
+NamedRun find_run(const std::string& input_or_folder, std::span<const std::string> overrides) {
+  if (!fs::is_directory(input_or_folder)) {
+    Config config = read_config(input_or_folder, overrides);
+    const std::string folder = run_folder(config.run);
+    return {std::move(config), folder};
+  }
+  const fs::path input = fs::path(input_or_folder) / "config.toml";
+  require(fs::is_regular_file(input), input_or_folder, ": is no run's folder, it has no config.toml. Name a folder below run.outputs.");
+  std::string folder = input_or_folder;
+  while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
+  return {read_config(input.string(), overrides), folder};
+}
+
 ResumeDecision decide_resume(const Config& config) {
   const fs::path folder = run_folder(config.run), checkpoints = folder / "checkpoints";
   ResumeDecision decision;

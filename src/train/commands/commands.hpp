@@ -27,6 +27,8 @@ int run_report(const Invocation& invocation);
 int run_train(const Invocation& invocation, Communicator& comm, Device& device);
 int run_eval(const Invocation& invocation, Communicator& comm, Device& device);
 int run_bench(const Invocation& invocation, Communicator& comm, Device& device);
+/// One process.
+int run_predict(const Invocation& invocation, Communicator& comm, Device& device);
 /// One process; the device may be one that plans only.
 int run_check(const Invocation& invocation, Communicator& comm, Device& device);
 

@@ -11,11 +11,7 @@ namespace lockstep {
 int run_report(const Invocation& invocation) {
   namespace fs = std::filesystem;
   std::vector<std::string> folders;
-  for (const std::string& argument : invocation.arguments) {
-    const bool is_input = argument.ends_with(".toml") && fs::is_regular_file(argument);
-    folders.push_back(is_input ? run_folder(read_config(argument, invocation.overrides).run) : argument);
-    while (folders.back().size() > 1 && folders.back().ends_with('/')) folders.back().pop_back();
-  }
+  for (const std::string& argument : invocation.arguments) folders.push_back(find_run(argument, invocation.overrides).folder);
   const std::string& output = invocation.option("output");
   std::string path;
   if (folders.size() == 1 && output.empty()) {

@@ -11,7 +11,7 @@ namespace lockstep {
 namespace {
 
 constexpr double width = 620, height = 250, left = 64, right = 14, top = 10, bottom = 40;
-constexpr std::size_t most_dots = 60;                    // a curve of fewer points shows each
+constexpr std::size_t most_dots = 40;                    // a curve of fewer points shows each
 
 struct Range {
   double low = std::numeric_limits<double>::infinity(), high = -std::numeric_limits<double>::infinity();

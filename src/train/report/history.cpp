@@ -1,15 +1,10 @@
-#include <cmath>
-#include <filesystem>
-
 #include "train/report/report.hpp"
+#include "train/run_folder.hpp"
 
 namespace lockstep {
 
 RunHistory read_history(const std::string& folder) {
-  namespace fs = std::filesystem;
-  const fs::path config = fs::path(folder) / "config.toml";
-  require(fs::is_regular_file(config), folder, ": is no run's folder, it has no config.toml. Name a folder below run.outputs.");
-  RunHistory history{.folder = folder, .config = read_config(config.string(), {}), .starts = {}, .train = {}, .evals = {}, .phases = {}};
+  RunHistory history{.folder = folder, .config = find_run(folder, {}).config, .starts = {}, .train = {}, .evals = {}, .phases = {}};
   for (Record& record : read_records(folder)) {
     if (auto* start = std::get_if<StartRecord>(&record)) history.starts.push_back(std::move(*start));
     if (const auto* train = std::get_if<TrainRecord>(&record)) history.train.push_back(*train);

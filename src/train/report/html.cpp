@@ -91,7 +91,7 @@ std::string shown(double value, int digits) {
     std::snprintf(text, sizeof text, "%.*g", digits, value);
     return text;
   }
-  const int before = size >= 1 ? static_cast<int>(std::floor(std::log10(size))) + 1 : 1;
+  const int before = size > 0 ? static_cast<int>(std::floor(std::log10(size))) + 1 : 1;
   std::snprintf(text, sizeof text, "%.*f", std::max(0, digits - before), value);
   std::string number = text;
   if (number.find('.') != std::string::npos) number.erase(number.find_last_not_of('0') + 1);

@@ -40,8 +40,8 @@ svg text { fill: var(--soft); font-size: 12px; font-variant-numeric: tabular-num
 #tip { position: absolute; pointer-events: none; background: var(--back); border: 1px solid var(--line); border-radius: 5px; padding: 4px 8px; font-size: 12.5px;
   white-space: pre; font-variant-numeric: tabular-nums; box-shadow: 0 2px 8px #0004; }
 table { border-collapse: collapse; font-size: 14px; font-variant-numeric: tabular-nums; }
-th, td { padding: 3px 10px; text-align: right; border-bottom: 1px solid var(--line); font-weight: normal; }
-th.name, td.name { text-align: left; overflow-wrap: anywhere; max-width: 480px; }
+th, td { padding: 3px 10px; text-align: right; border-bottom: 1px solid var(--line); font-weight: normal; white-space: nowrap; }
+th.name, td.name { text-align: left; white-space: normal; overflow-wrap: anywhere; max-width: 480px; }
 thead th { position: sticky; top: 0; background: var(--back); vertical-align: bottom; }
 .scroll { overflow: auto; max-height: 520px; max-width: 100%; }
 .columns { display: flex; flex-wrap: wrap; gap: 18px 40px; align-items: flex-start; }
