@@ -166,7 +166,11 @@ int main(int argc, char** argv) {
     report(std::string(error.what()) + ". See lockstep --help.");
     return exit_bad_input;
   }
-  for (const std::string& word : words) (word.find('=') == std::string::npos || std::filesystem::exists(word) ? invocation.arguments : invocation.overrides).push_back(word);
+  for (const std::string& word : words) {
+    std::error_code unknown;               // a file may have = in its name; an override may be too long for one
+    const bool is_override = word.find('=') != std::string::npos && !std::filesystem::exists(word, unknown);
+    (is_override ? invocation.overrides : invocation.arguments).push_back(word);
+  }
   if (invocation.arguments.empty() && *chosen->argument != '\0') {
     report(text_of("lockstep ", chosen->name, " needs ", chosen->argument, " before its overrides. See lockstep --help."));
     return exit_bad_input;

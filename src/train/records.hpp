@@ -39,7 +39,7 @@ struct EvalRecord {
 /// Where the seconds went since the record before, or since this process began.
 struct PhaseRecord {
   std::int64_t step = 0;
-  double start = 0, training = 0, data_wait = 0, evaluation = 0, checkpoint = 0;   // start: up to the first step; training: without the wait for data
+  double start = 0, training = 0, data_wait = 0, evaluation = 0, checkpoint = 0;   // start: up to the first step; training: without the wait for data; evaluation: with its report
 };
 
 using Record = std::variant<StartRecord, TrainRecord, EvalRecord, PhaseRecord>;

@@ -75,7 +75,8 @@ std::string run_folder(const RunConfig& config) {
 }
 
 NamedRun find_run(const std::string& input_or_folder, std::span<const std::string> overrides) {
-  if (!fs::is_directory(input_or_folder)) {
+  std::error_code unknown;
+  if (!fs::is_directory(input_or_folder, unknown)) {
     Config config = read_config(input_or_folder, overrides);
     const std::string folder = run_folder(config.run);
     return {std::move(config), folder};

@@ -12,6 +12,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
+bool is_folder(const std::string& path) {
+  std::error_code unknown;               // a name that is too long for the file system is none
+  return fs::is_directory(path, unknown);
+}
+void require_there(const std::string& path) {
+  std::error_code unknown;
+  require(fs::exists(path, unknown), path, ": no such file. Name images, folders of images, or shards.");
+}
+
 class ImageFiles final : public Pictures {
  public:
   ImageFiles(const std::vector<std::string>& arguments, const CheckpointHeader& header) : classes_(header.class_names) {
@@ -52,8 +61,8 @@ class ImageFiles final : public Pictures {
   }
   void add(const std::string& argument) {
     const fs::path path = argument;
-    require(fs::exists(path), argument, ": no such file. Name images, folders of images, or shards.");
-    if (!fs::is_directory(path)) {
+    require_there(argument);
+    if (!is_folder(argument)) {
       files_.push_back({argument, label_of(path.has_parent_path() ? path.parent_path() : ".", path.filename())});
       return;
     }
@@ -64,14 +73,14 @@ class ImageFiles final : public Pictures {
   std::vector<File> files_;
 };
 
-bool is_shard_folder(const std::string& path) { return fs::is_directory(path) && !splits_in(path).empty(); }
+bool is_shard_folder(const std::string& path) { return is_folder(path) && !splits_in(path).empty(); }
 bool is_of_shards(const std::string& argument) { return argument.ends_with(".h5") || is_shard_folder(argument); }
 
 class ShardImages final : public Pictures {
  public:
   ShardImages(const std::vector<std::string>& arguments, const std::string& split, const CheckpointHeader& header) {
     for (const std::string& argument : arguments) {
-      if (fs::is_directory(argument)) add(argument, argument, split, "");
+      if (is_folder(argument)) add(argument, argument, split, "");
       else add_file(argument);
     }
     for (const auto& [key, set] : sets_) {
@@ -109,7 +118,7 @@ class ShardImages final : public Pictures {
   static const ImageRecord& record(const Image& image) { return image.set->records()[static_cast<std::size_t>(image.id)]; }
 
   void add_file(const std::string& path) {
-    require(fs::is_regular_file(path), path, ": no such file. Name images, folders of images, or shards.");
+    require_there(path);
     const std::string folder = fs::path(path).has_parent_path() ? fs::path(path).parent_path().string() : ".", file = fs::path(path).filename().string();
     for (const std::string& split : splits_in(folder))
       if (file.starts_with(split + "-") && file.size() == shard_name(split, 0, 1).size()) return add(path, folder, split, file);

@@ -52,7 +52,7 @@ thead th { position: sticky; top: 0; background: var(--back); vertical-align: bo
 .matrix thead th { position: static; }
 .matrix thead th div { writing-mode: vertical-rl; transform: rotate(180deg); max-height: 130px; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
 .matrix td.strong { color: #fff; }
-.heat { width: min(640px, 100%); image-rendering: pixelated; border: 1px solid var(--line); display: block; }
+.heat { width: 560px; max-width: 100%; image-rendering: pixelated; border: 1px solid var(--line); display: block; }
 .bar { display: inline-block; height: 9px; border-radius: 2px; background: var(--accent); vertical-align: middle; }
 .track { display: inline-block; width: 90px; height: 9px; border-radius: 2px; background: var(--line); margin-left: 8px; text-align: left; line-height: 9px; vertical-align: middle; }
 .pictures { display: grid; grid-template-columns: repeat(auto-fill, minmax(150px, 1fr)); gap: 14px; }
