@@ -34,9 +34,9 @@ std::string class_table(const Evaluation& e, const std::vector<std::string>& cla
 
 struct EvaluationFile {
   std::int64_t step = 0;
-  std::string checkpoint, data, split;                   // checkpoint: empty during training; data: folder of the shards
-  std::vector<std::string> class_names;
-  Evaluation result;
+  std::string checkpoint = {}, data = {}, split = {};    // checkpoint: empty during training; data: folder of the shards
+  std::vector<std::string> class_names = {};
+  Evaluation result = {};
 };
 /// <folder>/evaluation.json: totals, a line a class, the confusion matrix, the worst mistakes.  The whole file or what was there before.
 void write_evaluation(const std::string& folder, const EvaluationFile& evaluation);

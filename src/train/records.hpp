@@ -10,10 +10,10 @@
 namespace lockstep {
 
 struct StartRecord {
-  std::string run, versions, git_hash, config, job = {};  // job: "" outside of a batch system
-  std::vector<std::string> hosts;
+  std::string run = {}, versions = {}, git_hash = {}, config = {}, job = {};   // job: "" outside of a batch system
+  std::vector<std::string> hosts = {};
   std::int64_t ranks = 1, step = 0;                     // step: where it goes on
-  std::string resumed_from;
+  std::string resumed_from = {};
   std::string rank_map = {};                            // ranks, hosts, threads or GPUs, as the log shows them
 };
 

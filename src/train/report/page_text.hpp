@@ -91,7 +91,7 @@ for (const svg of document.querySelectorAll(".chart svg")) {
     for (const [name, points] of curves) {
       let at = points[0];
       for (const p of points) if (Math.abs(p[0] - nearest) < Math.abs(at[0] - nearest)) at = p;
-      if (at[0] === nearest || curves.size > 2) lines.push(name + "  " + (percent ? (100 * at[1]).toFixed(2) + " %" : +at[1].toPrecision(5)));
+      lines.push(name + "  " + (percent ? (100 * at[1]).toFixed(2) + " %" : +at[1].toPrecision(5)));
     }
     cursor.setAttribute("d", "M" + (nearest * ax + bx) + " 10V" + (view.height - 40));
     tip.textContent = lines.slice(0, 24).join("\n");
