@@ -96,6 +96,7 @@ void write_evaluation(const std::string& folder, const EvaluationFile& file) {
   const std::size_t classes = e.class_images.size();
   for (std::size_t i = 0; i < file.class_names.size() && !e.confusion.empty(); ++i)
     json["confusion"].push_back(std::vector<std::int64_t>(e.confusion.begin() + static_cast<std::ptrdiff_t>(i * classes), e.confusion.begin() + static_cast<std::ptrdiff_t>((i + 1) * classes)));
+  json["mistakes"] = Json::array();
   for (const Mistake& m : e.mistakes)
     json["mistakes"].push_back({{"image", m.image}, {"label", m.label}, {"predicted", m.predicted}, {"probability", m.probability}, {"loss", m.loss}});
   write_aside(path_in(folder), json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");

@@ -41,7 +41,7 @@ def generated(path):
     """Pictures of awkward sizes, some turned by EXIF, gray or with alpha: two classes that differ in colour."""
     random = numpy.random.default_rng(3)
     for split, count in (("train", 24), ("val", 17)):
-        for kind, tint in (("cold", (0, 40, 120)), ("warm", (120, 40, 0))):
+        for kind, tint in (("cold", (0, 9, 14)), ("warm", (14, 9, 0))):
             (path / split / kind / "deep").mkdir(parents=True)
             for i in range(count):
                 height, width = random.integers(30, 140, 2)
