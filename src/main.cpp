@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <iostream>
 #include <optional>
 
@@ -26,14 +27,18 @@ struct Command {
   int (*alone)(const Invocation&);       // one process without MPI, or
   int (*ranks)(const Invocation&, Communicator&, Device&);
   bool needs_device;
+  std::vector<std::pair<const char*, const char*>> options = {};   // name and meaning of each --name VALUE
 };
 
-constexpr Command commands[] = {
+const Command commands[] = {
     {"train", "INPUT.toml", "train a network; goes on where the run was stopped", nullptr, run_train, true},
     {"eval", "INPUT.toml", "evaluate the run's best checkpoint, or eval.checkpoint=PATH", nullptr, run_eval, true},
+    {"predict", "INPUT.toml|RUN IMAGES...", "classes and probabilities of image files, folders of them, or shards", nullptr, run_predict, true,
+     {{"top", "classes of each image (5)"}, {"format", "text, csv or json (text)"}, {"output", "file; default: standard output"}}},
     {"check", "INPUT.toml", "say what a job would do and need, before it is queued (run.ranks=N)", nullptr, run_check, false},
     {"bench", "INPUT.toml", "time a training step on synthetic images, or reading with bench.io=true", nullptr, run_bench, true},
     {"inspect", "FILE...", "show and verify shards and checkpoints", run_inspect, nullptr, false},
+    {"report", "RUN...", "write a run's report.html anew, or one page that compares several runs", run_report, nullptr, false, {{"output", "page of several runs; default: comparison.html beside the first"}}},
     {"keys", "", "list every key of an input file: default, range, meaning", run_keys, nullptr, false},
 };
 
@@ -143,6 +148,8 @@ int main(int argc, char** argv) {
     const bool takes_any = *command.argument != '\0';
     auto* option = sub->add_option(takes_any ? command.argument : "KEY", words, "then section.key=value ...");
     if (takes_any) option->required();
+    for (const auto& [name, meaning] : command.options)
+      sub->add_option_function<std::string>(text_of("--", name), [&invocation, name = std::string(name)](const std::string& value) { invocation.options[name] = value; }, meaning);
     sub->callback([&chosen, &command] { chosen = &command; });
   }
   std::vector<std::string> names;
@@ -159,7 +166,11 @@ int main(int argc, char** argv) {
     report(std::string(error.what()) + ". See lockstep --help.");
     return exit_bad_input;
   }
-  for (const std::string& word : words) (word.find('=') == std::string::npos ? invocation.arguments : invocation.overrides).push_back(word);
+  for (const std::string& word : words) {
+    std::error_code unknown;               // a file may have = in its name; an override may be too long for one
+    const bool is_override = word.find('=') != std::string::npos && !std::filesystem::exists(word, unknown);
+    (is_override ? invocation.overrides : invocation.arguments).push_back(word);
+  }
   if (invocation.arguments.empty() && *chosen->argument != '\0') {
     report(text_of("lockstep ", chosen->name, " needs ", chosen->argument, " before its overrides. See lockstep --help."));
     return exit_bad_input;

@@ -15,7 +15,7 @@
 
 #include "base/error.hpp"
 #include "base/random.hpp"
-#include "convert/in_order.hpp"
+#include "base/in_order.hpp"
 #include "convert/progress.hpp"
 #include "convert/report.hpp"
 #include "storage/sealed_file.hpp"

@@ -118,6 +118,7 @@ std::vector<std::string> classes_in(const std::vector<std::string>& images, cons
               "Give --val-label-names a file whose line i names class i");
       names.insert(line.label);
     }
+  require(names.size() >= 2, label_names.empty() ? labels : label_names, ": names ", names.empty() ? "no class" : "one class, " + *names.begin(), "; a classifier needs at least two classes");
   return {names.begin(), names.end()};
 }
 

@@ -3,10 +3,7 @@
 //   CLASS/..., cut in two by --val-fraction; a flat folder alone, with --val-labels.
 // As torchvision's ImageFolder: classes sorted by name, subfolders belong to their class, links are followed, the same endings count.
 // Unlike it: hidden files and folders are passed over, and val takes its labels from train.
-#include <sys/stat.h>
-
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <filesystem>
 #include <set>
@@ -14,68 +11,12 @@
 #include "base/random.hpp"
 #include "convert/ground_truth.hpp"
 #include "convert/source.hpp"
+#include "images/image_files.hpp"
 
 namespace lockstep {
 namespace {
 
 namespace fs = std::filesystem;
-
-bool is_image_name(const std::string& name) {
-  constexpr std::array endings = {".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"};
-  std::string lower = name;
-  for (char& c : lower) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
-  return std::ranges::any_of(endings, [&](const char* ending) { return lower.ends_with(ending); });
-}
-
-struct Folder {
-  std::vector<std::string> folders, images;                         // names, sorted, without hidden ones
-  std::vector<std::string> others;                                  // files with other endings
-};
-
-Folder list(const fs::path& path) {
-  Folder out;
-  std::error_code error;
-  for (fs::directory_iterator entry(path, error), end; !error && entry != end; entry.increment(error)) {
-    const std::string name = entry->path().filename().string();
-    std::error_code dangling;                                       // a link to nowhere is listed, and named when it cannot be read
-    if (name.starts_with('.')) continue;
-    if (entry->is_directory(dangling)) {
-      if (!fs::exists(entry->path() / "convert-report.txt")) out.folders.push_back(name);   // OUTPUT inside INPUT is no class
-    } else {
-      (is_image_name(name) ? out.images : out.others).push_back(name);
-    }
-  }
-  require(!error, path.string(), ": cannot be listed: ", error.message());
-  std::ranges::sort(out.folders);
-  std::ranges::sort(out.images);
-  return out;
-}
-
-/// Below one class folder.
-class ClassWalk {
- public:
-  std::vector<std::string> images;                                  // paths, relative to the root of the walk
-  std::int64_t others = 0, loops = 0;
-  ClassWalk(const fs::path& root, const std::string& below) { visit(root / below, below); }
-
- private:
-  void visit(const fs::path& path, const std::string& name) {
-    struct stat status {};
-    require(::stat(path.c_str(), &status) == 0, path.string(), ": cannot be read: ", std::strerror(errno));
-    const std::pair here(status.st_dev, status.st_ino);
-    if (std::ranges::count(ancestors_, here) > 0) {                 // a link back up
-      ++loops;
-      return;
-    }
-    ancestors_.push_back(here);
-    const Folder folder = list(path);
-    for (const std::string& image : folder.images) images.push_back(name + "/" + image);
-    for (const std::string& next : folder.folders) visit(path / next, name + "/" + next);
-    others += std::ssize(folder.others);
-    ancestors_.pop_back();
-  }
-  std::vector<std::pair<dev_t, ino_t>> ancestors_;
-};
 
 class ImageFolder final : public Source {
  public:
@@ -155,18 +96,18 @@ Listing ImageFolder::open(const std::string& input, std::uint64_t seed) {
 
   if (fs::is_directory(root / "train")) {
     add_split(listing, "train", root, "train");
-  } else if (!list(root).folders.empty()) {
+  } else if (!list_folder(root).folders.empty()) {
     add_split(listing, "train", root, "");
   } else {
     require(!val_labels_.empty() && val_below.empty(), input, ": has no class folders. It must hold train/ and val/ of class folders, or class folders; "
             "validation images in one flat folder need --val-labels");
-    header.classes = classes_in(list(root).images, val_labels_, val_label_names_);
+    header.classes = classes_in(list_folder(root).images, val_labels_, val_label_names_);
     add_flat_val(listing, root, "");
     return listing;
   }
   if (!val_below.empty()) {
     require(val_fraction_ == -1, "--val-fraction is for a folder without validation images, but ", (val_root / val_below).string(), " exists");
-    if (list(val_root / val_below).folders.empty()) add_flat_val(listing, val_root, val_below);
+    if (list_folder(val_root / val_below).folders.empty()) add_flat_val(listing, val_root, val_below);
     else require(val_labels_.empty(), "--val-labels is for images in one flat folder, but ", (val_root / val_below).string(), " has class folders"),
       add_split(listing, "val", val_root, val_below);
   } else {
@@ -178,7 +119,7 @@ Listing ImageFolder::open(const std::string& input, std::uint64_t seed) {
 
 void ImageFolder::add_split(Listing& listing, const std::string& name, const fs::path& root, const std::string& below) {
   const fs::path folder = root / below;
-  const Folder found = list(folder);
+  const FolderList found = list_folder(folder);
   std::vector<std::string>& classes = listing.header.classes;
   const bool is_train = name == "train";
   if (is_train) {
@@ -192,10 +133,10 @@ void ImageFolder::add_split(Listing& listing, const std::string& name, const fs:
     const auto at = std::ranges::lower_bound(classes, folder_name);
     require(at != classes.end() && *at == folder_name, (folder / folder_name).string(), ": class ", folder_name,
             " is not among the training classes. Add it to train/, or remove it here");
-    ClassWalk walk(root, below.empty() ? folder_name : below + "/" + folder_name);
+    const ImageWalk walk(root, below.empty() ? folder_name : below + "/" + folder_name);
     if (walk.images.empty()) listing.remarks.push_back(text_of("class ", folder_name, " has no images in ", folder.string()));
     others += walk.others, loops += walk.loops;
-    for (std::string& image : walk.images) split.items.push_back({static_cast<std::int32_t>(at - classes.begin()), std::move(image)});
+    for (const std::string& image : walk.images) split.items.push_back({static_cast<std::int32_t>(at - classes.begin()), image});
   }
   if (others > 0) listing.remarks.push_back(text_of(counted(others, "file"), " of ", folder.string(), " left out: in no class folder, or no image by its ending"));
   if (loops > 0) listing.remarks.push_back(text_of(counted(loops, "link"), " of ", folder.string(), " left out: back to a folder above"));
@@ -206,7 +147,7 @@ void ImageFolder::add_split(Listing& listing, const std::string& name, const fs:
 
 void ImageFolder::add_flat_val(Listing& listing, const fs::path& root, const std::string& below) {
   const fs::path folder = root / below;
-  const Folder found = list(folder);
+  const FolderList found = list_folder(folder);
   require(!found.images.empty(), folder.string(), ": has neither class folders nor images");
   require(!val_labels_.empty(), folder.string(), ": has images but no class folders. Give --val-labels a file with the class of each");
   const std::vector<std::int32_t> labels = read_ground_truth(found.images, listing.header.classes, val_labels_, val_label_names_);

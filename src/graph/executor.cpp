@@ -225,7 +225,7 @@ void Executor::State::forward(int index, std::int64_t count, Mode mode) const {
                        .saved = saved(index), .workspace = scratch(StreamId::compute), .labels = label_tensor(count),
                        .step = static_cast<const StepState*>(step.data()), .metrics = static_cast<MetricSums*>(metrics.data()),
                        .nonfinite_losses = parameters.nonfinite_losses(),
-                       .predictions = mode == Mode::evaluation ? static_cast<std::int32_t*>(predictions.data()) : nullptr,
+                       .predictions = mode == Mode::evaluation ? static_cast<Prediction*>(predictions.data()) : nullptr,
                        .exchange = context.exchange, .in_sums = in_sums, .out_sums = sums(node.out, count, mode)});
 }
 
@@ -287,7 +287,7 @@ void Executor::allocate() {
   s.workspace = s.context.device.allocate(s.workspace_bytes);
   s.side_workspace = s.context.device.allocate(s.side_workspace_bytes);
   s.labels = s.context.device.allocate(images * sizeof(std::int32_t));
-  s.predictions = s.context.device.allocate(images * sizeof(std::int32_t));
+  s.predictions = s.context.device.allocate(images * sizeof(Prediction));
   s.step = s.context.device.allocate(sizeof(StepState));
   s.metrics = s.context.device.allocate(sizeof(MetricSums));
 }
@@ -297,7 +297,7 @@ Tensor Executor::labels() const { return state_->label_tensor(state_->largest_ba
 Tensor Executor::logits(std::int64_t count) const { return state_->value(state_->graph.nodes().back().in[0], count); }
 StepState* Executor::step_state() const { return static_cast<StepState*>(state_->step.data()); }
 MetricSums* Executor::metrics() const { return static_cast<MetricSums*>(state_->metrics.data()); }
-std::int32_t* Executor::predictions() const { return static_cast<std::int32_t*>(state_->predictions.data()); }
+Prediction* Executor::predictions() const { return static_cast<Prediction*>(state_->predictions.data()); }
 const TaskList& Executor::tasks() const { return state_->list; }
 
 void Executor::enqueue_training(std::int64_t count, bool is_first, bool is_last, Timeline* timeline, bool has_ranges) {

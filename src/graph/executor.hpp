@@ -39,7 +39,7 @@ class Executor {
   Tensor logits(std::int64_t count) const;  // what the loss read, after an evaluation
   StepState* step_state() const;         // device memory
   MetricSums* metrics() const;           // device memory
-  std::int32_t* predictions() const;     // device memory [largest batch]
+  Prediction* predictions() const;       // device memory [largest batch]
 
   /// Forward and backward of `count` local images (0: collectives alone).  is_first: gradients are written, else added;
   /// is_last: gradients are summed over the ranks.

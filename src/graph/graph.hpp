@@ -40,6 +40,13 @@ struct MetricSums {
   std::int64_t images = 0, top1 = 0, top5 = 0;
 };
 
+/// What an evaluated image came out as, in device memory.
+struct Prediction {
+  std::int32_t label = 0;                // the class that stands first
+  float probability = 0;                 // its softmax
+  float loss = 0;                        // -log of the softmax of the image's own class, whatever label smoothing
+};
+
 /// again: out once more in training's backward pass, with equal bits, from the inputs and what was saved; nothing else moves.
 enum class Mode { training, again, evaluation };
 
@@ -56,7 +63,7 @@ struct Forward {
   const StepState* step;                 // device memory
   MetricSums* metrics;                   // device memory
   float* nonfinite_losses;               // device memory; the loss adds 1 for each image whose loss is not finite (training)
-  std::int32_t* predictions;             // device memory [n], evaluation only, else null: the predicted class of each image
+  Prediction* predictions;               // device memory [n], evaluation only, else null
   Exchange* exchange;                    // null: statistics of this rank alone
   std::span<const Tensor> in_sums{};     // f32 [parts, 2, c] one an input: of it over its pixels and of its square; empty: not there
   Tensor out_sums{};                     // the same of out; empty: not wanted

@@ -1,6 +1,7 @@
 // loss: cross entropy with label smoothing, its gradient, and the counts that training and evaluation report.
 #include "layers/lanes.hpp"
 #include "layers/layers.hpp"
+#include "layers/standing.hpp"
 
 namespace lockstep {
 
@@ -21,15 +22,8 @@ struct LossArguments {
   const StepState* step;
   ImageLoss* losses;                     // [n]
   SoftmaxTerms* terms;                   // [n]; null in evaluation
-  std::int32_t* predictions;             // [n]; null in training
+  Prediction* predictions;               // [n]; null in training
 };
-
-/// Whether class a stands before class b: the larger logit, a NaN above all (as PyTorch sorts), then the lower class.
-LOCKSTEP_FUNCTION bool stands_before(float za, std::int64_t a, float zb, std::int64_t b) {
-  const bool a_is_nan = za != za, b_is_nan = zb != zb;
-  if (a_is_nan || b_is_nan) return a_is_nan && (!b_is_nan || a < b);
-  return za > zb || (za == zb && a < b);
-}
 
 /// A class and its logit; which of two stands first is a reduction in any order.
 struct Standing {
@@ -76,11 +70,12 @@ void cross_entropy_forward(const Device& device, Tensor logits, Tensor out, Loss
     Kokkos::parallel_reduce(all_classes, [&](std::int64_t k, std::int32_t& before) { before += k != label && stands_before(static_cast<float>(z[k]), k, z_label, label); }, rank);
     if (team.team_rank() != 0) return;
     const float log_sum = static_cast<float>(Kokkos::log(sum));
-    float loss = log_sum + (largest - z_label);
+    const float own_loss = log_sum + (largest - z_label);
+    float loss = own_loss;
     if (a.smoothing > 0) loss = (1 - a.smoothing) * loss + a.smoothing * (log_sum + static_cast<float>(sum_below / static_cast<double>(classes)));
     a.losses[n] = {loss, is_class ? rank : static_cast<std::int32_t>(classes)};
     if (a.terms) a.terms[n] = {largest, log_sum};
-    if (a.predictions) a.predictions[n] = static_cast<std::int32_t>(best.k);
+    if (a.predictions) a.predictions[n] = {static_cast<std::int32_t>(best.k), Kokkos::exp(-log_sum), own_loss};
     y[n] = T(loss);
   });
 }

@@ -259,9 +259,14 @@ void Dataset::read(std::int64_t id, std::uint8_t* pixels) const {
 }
 
 std::string Dataset::name_of(std::int64_t id) const {
-  const auto shard = static_cast<std::size_t>(state_->records.at(static_cast<std::size_t>(id)).shard);
-  verify_seal(state_->files[shard]);
-  return H5File::open(state_->files[shard]).read_texts("/names").at(static_cast<std::size_t>(id - state_->first[shard]));
+  const int shard = state_->records.at(static_cast<std::size_t>(id)).shard;
+  return names_of(shard).at(static_cast<std::size_t>(id - state_->first[static_cast<std::size_t>(shard)]));
+}
+
+std::vector<std::string> Dataset::names_of(int shard) const {
+  const std::string& file = state_->files.at(static_cast<std::size_t>(shard));
+  verify_seal(file);
+  return H5File::open(file).read_texts("/names");
 }
 
 std::vector<std::string> splits_in(const std::string& folder) {

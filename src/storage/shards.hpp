@@ -78,6 +78,7 @@ class Dataset {
   /// One pread into `pixels` (records()[id].bytes()), its checksum compared.  Error names shard and image.  Thread-safe, no HDF5.
   void read(std::int64_t id, std::uint8_t* pixels) const;
   std::string name_of(std::int64_t id) const;           // slow: asks HDF5
+  std::vector<std::string> names_of(int shard) const;   // of all images of one of files(), in order
 
  private:
   struct State;

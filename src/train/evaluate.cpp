@@ -1,20 +1,12 @@
 #include "train/evaluate.hpp"
 
 #include <algorithm>
-#include <cstdio>
-#include <filesystem>
-#include <nlohmann/json.hpp>
-#include <numeric>
 #include <set>
-
-#include "train/run_folder.hpp"
 
 namespace lockstep {
 namespace {
 
 constexpr std::int64_t most_confused_classes = 1000;     // above, the matrix would be larger than anybody reads
-
-double fraction(std::int64_t part, std::int64_t whole) { return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0; }
 
 }  // namespace
 
@@ -35,7 +27,7 @@ void Evaluator::prepare() {
   batches_ = 0;
   for (Work work; pass(batches_, work); ++batches_) counts.insert(work.positions.size()), images += work.positions.size();
   counts.erase(0);
-  predictions_ = device_.allocate(static_cast<std::size_t>(images) * sizeof(std::int32_t));
+  predictions_ = device_.allocate(static_cast<std::size_t>(images) * sizeof(Prediction));
   if (!cache_) cache_ = cache_images(device_, dataset_, plan_.config.data, comm_.local_size(), [this] { progress_.tick(); });
   loader_ = std::make_unique<Loader>(device_, dataset_, augment_, [pass, batches = batches_](std::int64_t index, Work& work) { return pass(index % batches, work); },
                                      plan_.config.data.readers, plan_.config.data.slots, plan_.eval_batch, [this] { progress_.tick(); }, cache_.get());
@@ -72,7 +64,7 @@ std::optional<Evaluation> Evaluator::run(const std::function<bool()>& is_stoppin
     if (slot.count > 0) {
       feed_.publish({.local_count = static_cast<std::int32_t>(slot.count)}, executor.step_state());
       recordings_.empty() ? enqueue(slot) : recordings_.at({slot.count, slot.cuts})->run();
-      device_.copy(static_cast<std::int32_t*>(predictions_.data()) + ids.size(), executor.predictions(), static_cast<std::size_t>(slot.count) * sizeof(std::int32_t));
+      device_.copy(static_cast<Prediction*>(predictions_.data()) + ids.size(), executor.predictions(), static_cast<std::size_t>(slot.count) * sizeof(Prediction));
       ids.insert(ids.end(), slot.ids.begin(), slot.ids.end());
     }
     flight_.limit(2);
@@ -82,13 +74,16 @@ std::optional<Evaluation> Evaluator::run(const std::function<bool()>& is_stoppin
   const std::int64_t classes = plan_.config.model.classes;
   const bool has_matrix = classes <= most_confused_classes;
   std::vector<std::int64_t> counts(static_cast<std::size_t>(2 * classes + (has_matrix ? classes * classes : 0)), 0);
-  std::vector<std::int32_t> predictions(ids.size());
-  device_.copy_to_host(predictions.data(), predictions_.data(), predictions.size() * sizeof(std::int32_t));
+  std::vector<Prediction> predictions(ids.size());
+  device_.copy_to_host(predictions.data(), predictions_.data(), predictions.size() * sizeof(Prediction));
+  std::vector<Mistake> mistakes;
   for (std::size_t i = 0; i < ids.size(); ++i) {
-    const std::int64_t label = dataset_.records()[static_cast<std::size_t>(ids[i])].label, predicted = predictions[i];
+    const Prediction& p = predictions[i];
+    const std::int64_t label = dataset_.records()[static_cast<std::size_t>(ids[i])].label, predicted = p.label;
     counts[static_cast<std::size_t>(label)] += 1;
     counts[static_cast<std::size_t>(classes + label)] += label == predicted;
     if (has_matrix) counts[static_cast<std::size_t>(2 * classes + label * classes + predicted)] += 1;
+    if (label != predicted) mistakes.push_back({.image = ids[i], .label = static_cast<std::int32_t>(label), .predicted = p.label, .probability = p.probability, .loss = p.loss});
   }
   MetricSums local;
   device_.copy_to_host(&local, executor.metrics(), sizeof local);
@@ -105,34 +100,9 @@ std::optional<Evaluation> Evaluator::run(const std::function<bool()>& is_stoppin
   e.class_images.assign(counts.begin(), counts.begin() + classes);
   e.class_correct.assign(counts.begin() + classes, counts.begin() + 2 * classes);
   e.confusion.assign(counts.begin() + 2 * classes, counts.end());
+  e.mistakes = worst_of_all(comm_, std::move(mistakes));
   if (e.images != dataset_.size()) fail_with(exit_internal, "evaluation counted ", e.images, " of ", dataset_.size(), " images");
   return e;
-}
-
-void write_evaluation(const std::string& folder, const Evaluation& e, const std::vector<std::string>& class_names, std::int64_t step, const std::string& checkpoint) {
-  nlohmann::ordered_json json = {{"step", step}, {"checkpoint", checkpoint}, {"images", e.images}, {"loss", e.loss}, {"top1", e.top1}, {"top5", e.top5}};
-  for (std::size_t i = 0; i < class_names.size(); ++i)
-    json["classes"].push_back({{"name", class_names[i]}, {"images", e.class_images[i]}, {"top1", fraction(e.class_correct[i], e.class_images[i])}});
-  const std::size_t classes = e.class_images.size();
-  for (std::size_t i = 0; i < class_names.size() && !e.confusion.empty(); ++i)
-    json["confusion"].push_back(std::vector<std::int64_t>(e.confusion.begin() + static_cast<std::ptrdiff_t>(i * classes), e.confusion.begin() + static_cast<std::ptrdiff_t>((i + 1) * classes)));
-  write_aside((std::filesystem::path(folder) / "evaluation.json").string(), json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
-}
-
-std::string class_table(const Evaluation& e, const std::vector<std::string>& class_names, std::size_t lines) {
-  std::vector<std::size_t> order(class_names.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  const auto accuracy = [&](std::size_t i) { return fraction(e.class_correct[i], e.class_images[i]); };
-  std::erase_if(order, [&](std::size_t i) { return e.class_images[i] == 0; });
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return accuracy(a) < accuracy(b); });
-  std::string table = "  top-1    images  class\n";
-  for (std::size_t i = 0; i < std::min(lines, order.size()); ++i) {
-    char line[64];
-    std::snprintf(line, sizeof line, "%6.2f %% %8lld  ", 100 * accuracy(order[i]), static_cast<long long>(e.class_images[order[i]]));
-    table += line + class_names[order[i]] + "\n";
-  }
-  if (order.size() > lines) table += text_of("  ... and ", order.size() - lines, " classes that did better (evaluation.json has all)\n");
-  return table;
 }
 
 }  // namespace lockstep

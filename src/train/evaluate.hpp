@@ -5,26 +5,18 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "comm/communicator.hpp"
 #include "comm/watchdog.hpp"
 #include "data/loader.hpp"
 #include "storage/shards.hpp"
+#include "train/evaluation.hpp"
 #include "train/network.hpp"
 #include "train/run_plan.hpp"
 #include "train/step_inputs.hpp"
 
 namespace lockstep {
-
-struct Evaluation {
-  std::int64_t images = 0;
-  double loss = 0, top1 = 0, top5 = 0;                   // loss: mean over images; the others fractions
-  std::vector<std::int64_t> class_images, class_correct; // by label
-  std::vector<std::int64_t> confusion;                   // [label, prediction]; empty above 1000 classes
-};
 
 class Evaluator {
  public:
@@ -48,15 +40,10 @@ class Evaluator {
   StepInputsFeed feed_;
   Flight flight_;
   std::int64_t batches_ = 0;             // of one pass, equal on all ranks
-  Allocation predictions_;               // device, i32 [this rank's images of one pass]
+  Allocation predictions_;               // device, Prediction [this rank's images of one pass]
   std::unique_ptr<ImageCache> cache_;    // null: images are read batch by batch
   std::unique_ptr<Loader> loader_;       // pass after pass: the next one's first batches have been read when it begins
   std::map<std::pair<std::int64_t, const Cut*>, std::unique_ptr<Replay>> recordings_;   // by count and slot; empty: batches are enqueued layer by layer
 };
-
-/// <folder>/evaluation.json: totals, a line a class, the confusion matrix.  Written aside and renamed.
-void write_evaluation(const std::string& folder, const Evaluation& e, const std::vector<std::string>& class_names, std::int64_t step, const std::string& checkpoint);
-/// Classes with their images and accuracy, worst first, at most `lines` of them.
-std::string class_table(const Evaluation& e, const std::vector<std::string>& class_names, std::size_t lines);
 
 }  // namespace lockstep

@@ -13,7 +13,6 @@
 #include <fstream>
 #include <iostream>
 #include <mutex>
-#include <nlohmann/json.hpp>
 
 #include "base/error.hpp"
 
@@ -21,7 +20,6 @@ namespace lockstep {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
 
 /// Appends by one write, so that a killed run leaves no half line and two programs do not mix.
 void append_line(const std::string& path, const std::string& line) {
@@ -34,20 +32,13 @@ void append_line(const std::string& path, const std::string& line) {
   require(written == static_cast<ssize_t>(text.size()), path, " cannot be written: ", written < 0 ? std::strerror(reason) : "the disk is full", ". Free some space.");
 }
 
-Json to_json(const EvalRecord& r) {
-  Json line = {{"kind", "eval"}, {"step", r.step}, {"epoch", r.epoch}, {"loss", r.loss}, {"top1", r.top1}, {"top5", r.top5}, {"images", r.images}};
-  if (!r.checkpoint.empty()) line["checkpoint"] = r.checkpoint, line["split"] = r.split;
-  return line;
-}
-
 /// Whether a line of an earlier try stays when the run goes on at `step`.
-bool stays(const std::string& text, std::int64_t step, std::int64_t evaluated_step) {
-  const Json line = Json::parse(text, nullptr, false);
-  if (line.is_discarded() || !line.is_object()) return false;
-  const std::string kind = line.value("kind", "");
-  const std::int64_t at = line.value("step", std::int64_t{0});
-  if (kind == "eval" && !line.contains("checkpoint")) return at <= std::min(step, evaluated_step);
-  return kind == "start" || at <= step;
+bool stays(const std::string& line, std::int64_t step, std::int64_t evaluated_step) {
+  const std::optional<Record> record = record_in(line);
+  if (!record || std::holds_alternative<StartRecord>(*record)) return record.has_value();
+  const auto* eval = std::get_if<EvalRecord>(&*record);
+  const bool is_of_training = eval && eval->checkpoint.empty();
+  return std::visit([](const auto& r) { return r.step; }, *record) <= (is_of_training ? std::min(step, evaluated_step) : step);
 }
 
 void take_out_later_records(const std::string& path, std::int64_t step, std::int64_t evaluated_step) {
@@ -66,20 +57,12 @@ void take_out_later_records(const std::string& path, std::int64_t step, std::int
 class JsonSink final : public Sink {
  public:
   explicit JsonSink(std::string path) : path_(std::move(path)) {}
-  void start(const StartRecord& r) override {
-    append(Json{{"kind", "start"}, {"step", r.step}, {"run", r.run}, {"versions", r.versions}, {"git_hash", r.git_hash}, {"hosts", r.hosts},
-                {"job", r.job}, {"ranks", r.ranks}, {"resumed_from", r.resumed_from}, {"config", r.config}});
-  }
-  void train(const TrainRecord& r) override {
-    append(Json{{"kind", "train"}, {"step", r.step}, {"epoch", r.epoch}, {"loss", r.loss}, {"top1", r.top1}, {"top5", r.top5},
-                {"learning_rate", r.learning_rate}, {"images_per_second", r.images_per_second}, {"images_per_second_average", r.images_per_second_average},
-                {"step_seconds", r.step_seconds}, {"data_wait", r.data_wait}, {"loss_scale", r.loss_scale}, {"skipped", r.skipped},
-                {"grad_norm", r.grad_norm}, {"memory_bytes", r.memory_bytes}});
-  }
-  void eval(const EvalRecord& r) override { append(to_json(r)); }
+  void start(const StartRecord& r) override { append_line(path_, to_line(r)); }
+  void train(const TrainRecord& r) override { append_line(path_, to_line(r)); }
+  void eval(const EvalRecord& r) override { append_line(path_, to_line(r)); }
+  void phases(const PhaseRecord& r) override { append_line(path_, to_line(r)); }
 
  private:
-  void append(const Json& line) { append_line(path_, line.dump(-1, ' ', false, Json::error_handler_t::replace)); }
   std::string path_;
 };
 
@@ -103,7 +86,7 @@ std::unique_ptr<Sink> make_json_sink(const std::string& folder, std::int64_t ste
 }
 
 void append_eval_record(const std::string& folder, const EvalRecord& record) {
-  append_line((fs::path(folder) / "metrics.jsonl").string(), to_json(record).dump(-1, ' ', false, Json::error_handler_t::replace));
+  append_line((fs::path(folder) / "metrics.jsonl").string(), to_line(record));
 }
 
 double wall_seconds() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }

@@ -4,36 +4,10 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <utility>
-#include <vector>
+
+#include "train/records.hpp"
 
 namespace lockstep {
-
-struct StartRecord {
-  std::string run, versions, git_hash, config, job = {};  // job: "" outside of a batch system
-  std::vector<std::string> hosts;
-  std::int64_t ranks = 1, step = 0;                     // step: where it goes on
-  std::string resumed_from;
-};
-
-struct TrainRecord {
-  std::int64_t step = 0;
-  double epoch = 0;                                     // passes over the training split, with its fraction
-  double loss = 0, top1 = 0, top5 = 0;                  // over all images of all ranks since the previous record
-  double learning_rate = 0, images_per_second = 0, images_per_second_average = 0, step_seconds = 0;
-  double data_wait = 0;                                 // fraction of the time since the previous record
-  double loss_scale = 1, grad_norm = 0;
-  std::int64_t skipped = 0, memory_bytes = 0;
-  double seconds_left = 0;                              // shown, not recorded
-  double epochs = 0;                                    // of the whole run; shown
-};
-
-struct EvalRecord {
-  std::int64_t step = 0;
-  double epoch = 0, loss = 0, top1 = 0, top5 = 0;
-  std::int64_t images = 0;
-  std::string checkpoint = {}, split = {};              // of `lockstep eval`; empty during training
-};
 
 /// A place that records go to.  One file each.
 class Sink {
@@ -42,6 +16,7 @@ class Sink {
   virtual void start(const StartRecord& r) = 0;
   virtual void train(const TrainRecord& r) = 0;
   virtual void eval(const EvalRecord& r) = 0;
+  virtual void phases(const PhaseRecord& r) = 0;
 };
 
 /// <folder>/metrics.jsonl: one object a line, each by one append.  Records after `step` (of a run that was killed later) are taken out first,
@@ -61,6 +36,7 @@ class Console final : public Sink {
   void start(const StartRecord& r) override;
   void train(const TrainRecord& r) override;
   void eval(const EvalRecord& r) override;
+  void phases(const PhaseRecord&) override {}
 
  private:
   struct State;

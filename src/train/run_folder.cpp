@@ -74,6 +74,20 @@ std::string run_folder(const RunConfig& config) {
   return (fs::path(config.outputs) / config.name).string();
 }
 
+NamedRun find_run(const std::string& input_or_folder, std::span<const std::string> overrides) {
+  std::error_code unknown;
+  if (!fs::is_directory(input_or_folder, unknown)) {
+    Config config = read_config(input_or_folder, overrides);
+    const std::string folder = run_folder(config.run);
+    return {std::move(config), folder};
+  }
+  const fs::path input = fs::path(input_or_folder) / "config.toml";
+  require(fs::is_regular_file(input), input_or_folder, ": is no run's folder, it has no config.toml. Name a folder below run.outputs.");
+  std::string folder = input_or_folder;
+  while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
+  return {read_config(input.string(), overrides), folder};
+}
+
 ResumeDecision decide_resume(const Config& config) {
   const fs::path folder = run_folder(config.run), checkpoints = folder / "checkpoints";
   ResumeDecision decision;
@@ -112,12 +126,18 @@ void require_same_run(const Config& config, const std::string& folder) {
 }
 
 void write_aside(const std::string& path, const std::string& text) {
+  const std::string aside = text_of(path, ".", ::getpid(), ".partial");
+  std::error_code failed;
   {
-    std::ofstream file(path + ".partial", std::ios::trunc);
+    std::ofstream file(aside, std::ios::trunc);
     file << text << std::flush;
-    require(file.good(), path, " cannot be written. Check permissions and free space.");
+    if (file.good()) std::filesystem::rename(aside, path, failed);
+    else failed = std::make_error_code(std::errc::io_error);
   }
-  std::filesystem::rename(path + ".partial", path);
+  if (!failed) return;
+  std::error_code ignored;
+  std::filesystem::remove(aside, ignored);
+  fail(path, " cannot be written. Check permissions and free space.");
 }
 
 }  // namespace lockstep

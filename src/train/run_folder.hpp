@@ -1,6 +1,7 @@
 // run_folder: outputs/<run>/, who may work in it, and where a run goes on.  Rank 0 only; the others hear the outcome.
 #pragma once
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -29,7 +30,14 @@ struct ResumeDecision {
 };
 
 std::string run_folder(const RunConfig& config);
-/// The whole file or what was there before: written to PATH.partial, then renamed.
+/// A run by its folder, or by its input file.
+struct NamedRun {
+  Config config;
+  std::string folder;
+};
+/// Error for a folder without config.toml.
+NamedRun find_run(const std::string& input_or_folder, std::span<const std::string> overrides);
+/// The whole file or what was there before: written aside, then renamed.  Two processes may do so at once.
 void write_aside(const std::string& path, const std::string& text);
 /// By run.resume: auto, never, or a path.  Errors: a used folder with never (names a free one), no such file, none valid.
 ResumeDecision decide_resume(const Config& config);

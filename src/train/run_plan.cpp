@@ -67,6 +67,14 @@ RunPlan plan_run(const Config& config, const ShardHeader& header, std::int64_t t
   return plan;
 }
 
+RunPlan plan_evaluation(Config config, const ShardHeader& header, std::int64_t images, std::int64_t ranks) {
+  const std::int64_t batch = config.data.eval_batch > 0 ? config.data.eval_batch : part_of(global_batch_of(config.data, ranks), 0, ranks).size();
+  config.data.eval_batch = std::min(batch, std::max<std::int64_t>(1, (images + ranks - 1) / ranks));
+  config.data.rank_batch = 0, config.data.global_batch = ranks, config.data.last_batch = "keep", config.data.micro_batches = 1;   // one image a rank is enough of a training batch
+  config.data.cache = "none";            // each image is wanted once
+  return plan_run(config, header, images, ranks);
+}
+
 SchedulePlan schedule_plan(const RunPlan& plan) { return {plan.base_rate, plan.steps_per_epoch, plan.config.run.epochs}; }
 
 }  // namespace lockstep

@@ -28,6 +28,8 @@ struct RunPlan {
 
 /// header: of the training split.  Errors of every kind that can be known before work starts.
 RunPlan plan_run(const Config& config, const ShardHeader& header, std::int64_t train_images, std::int64_t ranks);
+/// The same where nothing is trained, but so many images are evaluated.
+RunPlan plan_evaluation(Config config, const ShardHeader& header, std::int64_t images, std::int64_t ranks);
 /// global_batch from data.global_batch or data.rank_batch; Error unless exactly one is set and every rank gets an image.
 std::int64_t global_batch_of(const DataConfig& config, std::int64_t ranks);
 SchedulePlan schedule_plan(const RunPlan& plan);

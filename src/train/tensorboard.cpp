@@ -73,9 +73,15 @@ class TensorBoardSink final : public Sink {
   }
   void train(const TrainRecord& r) override {
     scalars(r.step, {{"train/loss", r.loss}, {"train/top1", r.top1}, {"train/top5", r.top5}, {"train/learning_rate", r.learning_rate},
-                     {"train/images_per_second", r.images_per_second}, {"train/data_wait", r.data_wait}, {"train/grad_norm", r.grad_norm}});
+                     {"train/images_per_second", r.images_per_second}, {"train/step_seconds", r.step_seconds}, {"train/data_wait", r.data_wait},
+                     {"train/loss_scale", r.loss_scale}, {"train/skipped", static_cast<double>(r.skipped)}, {"train/grad_norm", r.grad_norm},
+                     {"train/memory_bytes", static_cast<double>(r.memory_bytes)}});
   }
   void eval(const EvalRecord& r) override { scalars(r.step, {{"eval/loss", r.loss}, {"eval/top1", r.top1}, {"eval/top5", r.top5}}); }
+  void phases(const PhaseRecord& r) override {
+    scalars(r.step, {{"seconds/start", r.start}, {"seconds/training", r.training}, {"seconds/data_wait", r.data_wait}, {"seconds/evaluation", r.evaluation},
+                     {"seconds/checkpoint", r.checkpoint}});
+  }
 
  private:
   Message event(std::int64_t step) const {

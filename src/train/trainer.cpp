@@ -5,6 +5,7 @@
 
 #include "base/build_info.hpp"
 #include "train/preemption.hpp"
+#include "train/report/report.hpp"
 #include "train/snapshot.hpp"
 
 namespace lockstep {
@@ -29,14 +30,15 @@ void Trainer::each_sink(Call&& call) {
   for (const auto& sink : sinks_) call(*sink);
 }
 
-/// What passes while it lives is left out of rates.
+/// What passes while it lives is left out of rates, and is that phase's.
 struct Trainer::NotTraining {
-  explicit NotTraining(Times& t) : times(t), start(stopwatch_seconds()) {}
+  NotTraining(Times& t, double& seconds_of_phase) : times(t), phase(seconds_of_phase), start(stopwatch_seconds()) {}
   ~NotTraining() {
     const double passed = stopwatch_seconds() - start;
-    times.run_start += passed, times.record_start += passed;
+    times.run_start += passed, times.record_start += passed, phase += passed;
   }
   Times& times;
+  double& phase;
   double start;
 };
 
@@ -90,7 +92,8 @@ int Trainer::run() {
   progress_.phase = Phase::warm_up;
   rehearse();
   say_memory();
-  times_.run_start = times_.record_start = times_.checkpoint = stopwatch_seconds();
+  times_.run_start = times_.record_start = times_.checkpoint = times_.phases_start = stopwatch_seconds();
+  times_.phases.start = times_.run_start - setting_.process_start;
   times_.step_at_record = run_.step;
   bool is_first = true;
   std::optional<ProfilerCapture> capture;
@@ -99,7 +102,10 @@ int Trainer::run() {
     // Between steps, and only here: preempted? evaluate? checkpoint?
     const Wish wanted = vote_.ask(wish());
     if (wanted == Wish::stop) return finish(true);
-    if (is_evaluation_due() && !evaluate()) return finish(true);
+    if (is_evaluation_due()) {
+      if (!evaluate()) return finish(true);
+      if (run_.step < plan_.total_steps) record_phases(), report();
+    }
     if (wanted == Wish::save || is_checkpoint_due()) save();
     if (run_.step >= plan_.total_steps) return finish(false);
     progress_.phase = is_first ? Phase::warm_up : Phase::training;
@@ -217,7 +223,7 @@ bool Trainer::is_checkpoint_due() const {
 }
 
 bool Trainer::evaluate() {
-  const NotTraining pause(times_);
+  const NotTraining pause(times_, times_.phases.evaluation);
   progress_.phase = Phase::evaluation;
   fold_metrics();                        // training's sums lie where evaluation's will
   std::optional<Evaluation> result;
@@ -231,12 +237,13 @@ bool Trainer::evaluate() {
   if (result->top1 > run_.best_top1) run_.best_top1 = result->top1, run_.best_step = run_.step;
   const double epoch = static_cast<double>(run_.step) / static_cast<double>(plan_.steps_per_epoch);
   each_sink([&](Sink& sink) { sink.eval({.step = run_.step, .epoch = epoch, .loss = result->loss, .top1 = result->top1, .top5 = result->top5, .images = result->images}); });
-  if (comm_.rank() == 0) write_evaluation(setting_.folder, *result, setting_.eval->header().classes, run_.step, "");
+  if (comm_.rank() == 0) write_evaluation(setting_.folder, {.step = run_.step, .checkpoint = "", .data = plan_.config.data.path, .split = setting_.eval->header().split,
+                                                             .class_names = setting_.eval->header().classes, .result = *result});
   return true;
 }
 
 void Trainer::save() {
-  const NotTraining pause(times_);
+  const NotTraining pause(times_, times_.phases.checkpoint);
   const Phase before = progress_.phase;
   progress_.phase = Phase::checkpoint;
   fold_metrics();
@@ -268,6 +275,7 @@ void Trainer::require_converging() {
   const bool is_stuck = status.skipped_in_row >= plan_.config.run.max_skipped;
   if (status.diverged_step < 0 && !is_stuck) return;
   if (writer_) writer_->finish();
+  report();
   const std::string good = comm_.broadcast(comm_.rank() == 0 ? newest_valid(setting_.folder + "/checkpoints").path : "", 0);
   fail_with(exit_diverged, is_stuck ? text_of(status.skipped_in_row, " steps in a row were skipped up to step ", run_.step)
                                     : text_of("the loss or a gradient is not finite at step ", status.diverged_step),
@@ -304,11 +312,38 @@ void Trainer::end_epoch() {
   run_.since_epoch = {};
 }
 
+void Trainer::record_phases() {
+  const double now = stopwatch_seconds(), wait = loader_->wait_seconds();
+  PhaseRecord record = times_.phases;
+  record.step = run_.step;
+  record.data_wait = wait - times_.wait_at_phases;
+  record.training = std::max(0.0, now - times_.phases_start - record.evaluation - record.checkpoint - record.data_wait);
+  each_sink([&](Sink& sink) { sink.phases(record); });
+  times_.phases = {}, times_.phases_start = now, times_.wait_at_phases = wait;
+}
+
+/// The page of the run so far.  A run does not end for it.
+void Trainer::report() {
+  if (comm_.rank() != 0) return;
+  const NotTraining pause(times_, times_.phases.evaluation);
+  try {
+    write_report(setting_.folder, setting_.eval);
+  } catch (const std::exception& error) {
+    if (!has_failed_report_) console_.say(text_of("warning: no report: ", error.what()));
+    has_failed_report_ = true;
+  }
+}
+
 int Trainer::finish(bool is_stopped) {
   if (run_.step > first_step_ && run_.step != saved_step_) save();
-  loader_.reset();
   progress_.phase = Phase::finishing;
-  if (writer_) writer_->finish();        // renamed and fsynced before the barrier below
+  if (writer_) {                         // renamed and fsynced before the barrier below
+    const NotTraining pause(times_, times_.phases.checkpoint);
+    writer_->finish();
+  }
+  record_phases();
+  loader_.reset();
+  report();
   comm_.barrier();
   if (!is_stopped) {
     if (comm_.rank() == 0 && run_.best_step >= 0)

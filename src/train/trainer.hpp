@@ -43,6 +43,8 @@ class Trainer {
  private:
   struct Times {                         // by stopwatch_seconds(); of rates
     double run_start = 0, record_start = 0, wait_at_record = 0, checkpoint = 0;
+    double phases_start = 0, wait_at_phases = 0;
+    PhaseRecord phases;                  // since the last record of phases
     std::int64_t images = 0, images_at_record = 0, step_at_record = 0;
   };
 
@@ -70,6 +72,8 @@ class Trainer {
   void fold_metrics();
   void record();
   void end_epoch();
+  void record_phases();
+  void report();
   void require_converging();
   int finish(bool is_stopped);
   void fill_cache();
@@ -103,6 +107,7 @@ class Trainer {
   RunProgress run_;
   std::int64_t first_step_ = 0;          // where this process went on
   std::int64_t saved_step_ = -1;
+  bool has_failed_report_ = false;       // it was said
   bool has_improved_ = false;            // the last evaluation was the best: it gets a checkpoint
   Times times_;
 };

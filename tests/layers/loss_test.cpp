@@ -119,6 +119,12 @@ Counts count_by_sorting(std::int64_t n, std::int64_t classes, const std::vector<
   return counts;
 }
 
+std::vector<std::int32_t> labels_of(const std::vector<Prediction>& predictions) {
+  std::vector<std::int32_t> labels;
+  for (const Prediction& p : predictions) labels.push_back(p.label);
+  return labels;
+}
+
 TEST(CrossEntropy, CountsTopOneAndFiveWithTiesToTheLowerClass) {
   Device device;
   for (const std::int64_t classes : {3, 12}) {
@@ -135,10 +141,34 @@ TEST(CrossEntropy, CountsTopOneAndFiveWithTiesToTheLowerClass) {
     run.forward(Mode::evaluation);
     EXPECT_EQ(run.metrics().top1, want.top1);
     EXPECT_EQ(run.metrics().top5, want.top5);
-    EXPECT_EQ(run.predictions(), want.predictions);
+    EXPECT_EQ(labels_of(run.predictions()), want.predictions);
     run.forward(Mode::evaluation);       // sums go on until the trainer clears them
     EXPECT_EQ(run.metrics().top1, 2 * want.top1);
     EXPECT_EQ(run.metrics().images, 2 * n);
+  }
+}
+
+TEST(CrossEntropy, APredictionHasItsSoftmaxAndTheLossOfItsImageWithoutSmoothing) {
+  Device device;
+  const std::int64_t n = 50, classes = 7;
+  const auto logits = noise(n * classes, 1, 2.0);
+  const auto labels = some_labels(n, classes);
+  for (const double smoothing : {0.0, 0.3}) {
+    Graph graph({n, 1, 1, classes});
+    cross_entropy(graph.input(), smoothing);
+    LayersRun run(device, graph);
+    run.put_input(logits);
+    run.put_labels(labels);
+    run.forward(Mode::evaluation);
+    const std::vector<Prediction> predictions = run.predictions();
+    for (std::int64_t i = 0; i < n; ++i) {
+      const float* z = logits.data() + i * classes;
+      double sum = 0;
+      for (std::int64_t k = 0; k < classes; ++k) sum += std::exp(double{z[k]});
+      const Prediction& p = predictions[static_cast<std::size_t>(i)];
+      EXPECT_NEAR(p.probability, std::exp(double{z[p.label]}) / sum, 1e-6);                        // a few roundings of numbers up to 1
+      EXPECT_NEAR(p.loss, std::log(sum) - z[labels[static_cast<std::size_t>(i)]], 1e-5);           // up to 10
+    }
   }
 }
 
@@ -182,7 +212,7 @@ TEST(CrossEntropy, NonFiniteLossesAreCountedAndPredictionsStayDefined) {
   EXPECT_EQ(run.nonfinite_losses(), 3);  // NaN; inf - inf; a label of probability 0
   EXPECT_FALSE(std::isfinite(run.metrics().loss));
   run.forward(Mode::evaluation);
-  EXPECT_EQ(run.predictions(), (std::vector<std::int32_t>{2, 0, 1, 2, 0}));
+  EXPECT_EQ(labels_of(run.predictions()), (std::vector<std::int32_t>{2, 0, 1, 2, 0}));
   EXPECT_EQ(run.nonfinite_losses(), 3);  // evaluation does not turn updates off
 }
 

@@ -40,7 +40,7 @@ class LayersRun {
       workspaces_.push_back(make(bytes(std::max(needs_.back().workspace_bytes, needs_.back().weight_workspace_bytes)), DType::u8));
     }
     if (options.overlaps) overlap();
-    labels_ = make({graph.shape(0).n, 1, 1, 1}, DType::i32), predictions_ = make(labels_.shape, DType::i32);
+    labels_ = make({graph.shape(0).n, 1, 1, 1}, DType::i32), predictions_ = make({graph.shape(0).n, 1, 1, 3}, DType::i32);
     step_ = make(vector_shape(sizeof(StepState)), DType::u8), metrics_ = make(vector_shape(sizeof(MetricSums)), DType::u8);
     losses_ = make(vector_shape(1), DType::f32);
     count_ = graph.shape(0).n;
@@ -76,7 +76,7 @@ class LayersRun {
                            .saved = mode == Mode::training ? saved_[i] : Tensor{}, .workspace = workspaces_[i], .labels = cut(labels_),
                            .step = static_cast<const StepState*>(step_.data), .metrics = static_cast<MetricSums*>(metrics_.data),
                            .nonfinite_losses = mode == Mode::training ? losses_.as<float>() : nullptr,
-                           .predictions = mode == Mode::evaluation ? predictions_.as<std::int32_t>() : nullptr, .exchange = options_.exchange});
+                           .predictions = mode == Mode::evaluation ? predictions_.as<Prediction>() : nullptr, .exchange = options_.exchange});
     }
     device_.wait();
   }
@@ -121,9 +121,9 @@ class LayersRun {
   std::vector<float> grad_weight(int i) { return get(grad_weights_[at(i)]); }
   std::vector<float> weight(int i) { return get(weights_[at(i)]); }
   std::vector<float> buffer(int i) { return get(buffers_[at(i)]); }
-  std::vector<std::int32_t> predictions() {
-    std::vector<std::int32_t> p(at(static_cast<int>(count_)));
-    device_.copy_to_host(p.data(), predictions_.data, p.size() * 4);
+  std::vector<Prediction> predictions() {
+    std::vector<Prediction> p(at(static_cast<int>(count_)));
+    device_.copy_to_host(p.data(), predictions_.data, p.size() * sizeof(Prediction));
     return p;
   }
   MetricSums metrics() {

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <set>
+
 #include "support/data_sets.hpp"
 #include "support/train_network.hpp"
 
@@ -61,6 +64,23 @@ TEST_F(EvaluatorTest, EveryPassSeesEachImageOnceAlsoAfterOneThatWasGivenUp) {
         EXPECT_EQ(e.confusion[10 * label + label], e.class_correct[label]);
       }
     }
+}
+
+TEST_F(EvaluatorTest, TheWorstMistakesAreThoseWithTheLargestLossesEachNamedOnce) {
+  const Evaluation e = run(1, false)[0];
+  const auto wrong = static_cast<std::size_t>(e.images - std::llround(e.top1 * static_cast<double>(e.images)));
+  ASSERT_EQ(e.mistakes.size(), std::min(worst_mistakes, wrong));
+  std::set<std::int64_t> images;
+  for (std::size_t i = 0; i < e.mistakes.size(); ++i) {
+    const Mistake& m = e.mistakes[i];
+    EXPECT_EQ(m.label, m.image % 7);
+    EXPECT_NE(m.predicted, m.label);
+    EXPECT_LE(std::exp(-m.loss), m.probability);   // the label stands behind what was predicted
+    EXPECT_TRUE(images.insert(m.image).second);
+    if (i > 0) {
+      EXPECT_LE(m.loss, e.mistakes[i - 1].loss);
+    }
+  }
 }
 
 TEST_F(EvaluatorTest, RecordedBatchesGiveTheBitsOfThoseEnqueuedLayerByLayer) {

@@ -86,7 +86,7 @@ int run_train(const Invocation& invocation, Communicator& comm, Device& device) 
     Trainer trainer(device, comm, setting, console, progress,
                     {.run = resolved.run.name, .versions = text_of("lockstep ", build_info().version, " ", build_info().configuration, ", ", build_info().libraries),
                      .git_hash = build_info().git_hash, .config = to_toml(resolved), .job = invocation.job, .hosts = hosts, .ranks = comm.size(),
-                     .resumed_from = decision.checkpoint});
+                     .resumed_from = decision.checkpoint, .rank_map = ranks});
     code = trainer.run();
   }
   comm.count_calls(nullptr);

@@ -1,4 +1,4 @@
-#include "convert/in_order.hpp"
+#include "base/in_order.hpp"
 
 #include <gtest/gtest.h>
 

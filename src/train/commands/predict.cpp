@@ -1,0 +1,185 @@
+// `lockstep predict INPUT.toml|RUN IMAGES...`: what a run's network says of image files or shards.  One process.
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <optional>
+
+#include "base/in_order.hpp"
+#include "layers/standing.hpp"
+#include "train/chosen_checkpoint.hpp"
+#include "train/commands/commands.hpp"
+#include "train/predict/pictures.hpp"
+#include "train/predict/prediction_writer.hpp"
+#include "train/predict/predictor.hpp"
+#include "train/run_folder.hpp"
+#include "train/snapshot.hpp"
+
+namespace lockstep {
+namespace {
+
+std::int64_t top_of(const Invocation& invocation) {
+  const std::string text = invocation.option("top").empty() ? "5" : invocation.option("top");
+  std::int64_t top = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), top);
+  require(error == std::errc() && end == text.data() + text.size() && top >= 1, "--top ", text, ": must be a whole number from 1.");
+  return top;
+}
+
+/// Standard output, or a file that has its name only when it is whole.
+class Output {
+ public:
+  explicit Output(std::string path) : path_(std::move(path)), aside_(text_of(path_, ".", ::getpid(), ".partial")) {
+    if (path_.empty()) return;
+    file_.open(aside_, std::ios::binary | std::ios::trunc);
+    require(file_.good(), "--output ", path_, ": cannot be written. Check the folder and its permissions.");
+  }
+  ~Output() {
+    std::error_code ignored;
+    if (file_.is_open()) file_.close(), std::filesystem::remove(aside_, ignored);
+  }
+  Output(const Output&) = delete;
+  Output& operator=(const Output&) = delete;
+  std::ostream& stream() { return path_.empty() ? std::cout : file_; }
+  void finish() {
+    stream().flush();
+    require(stream().good(), path_.empty() ? "standard output" : path_, " cannot be written: the disk may be full.");
+    if (path_.empty()) return;
+    std::error_code failed;
+    file_.close();
+    std::filesystem::rename(aside_, path_, failed);
+    require(!failed, "--output ", path_, ": ", failed.message(), ". Name a file.");
+  }
+
+ private:
+  std::string path_, aside_;
+  std::ofstream file_;
+};
+
+/// Classes of one image with their softmax, the most probable first; as many as `top`.
+std::vector<std::pair<std::size_t, double>> best_of(std::span<const float> logits, std::size_t top) {
+  std::vector<std::size_t> order(logits.size());
+  for (std::size_t k = 0; k < order.size(); ++k) order[k] = k;
+  const auto before = [&](std::size_t a, std::size_t b) { return stands_before(logits[a], static_cast<std::int64_t>(a), logits[b], static_cast<std::int64_t>(b)); };
+  std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(top), order.end(), before);
+  double sum = 0;
+  for (const float z : logits) sum += std::exp(double{z} - logits[order[0]]);
+  std::vector<std::pair<std::size_t, double>> best;
+  for (std::size_t i = 0; i < top; ++i) best.push_back({order[i], std::exp(double{logits[order[i]]} - logits[order[0]]) / sum});
+  return best;
+}
+
+struct Decoded {
+  std::optional<DecodedImage> image;
+  std::string reason;                    // why there is none
+};
+
+/// Gathers pictures into batches, and writes what the network says of each, in order.
+class PredictionRun {
+ public:
+  PredictionRun(Pictures& pictures, Predictor& predictor, const std::vector<std::string>& classes, std::int64_t outputs, std::int64_t batch, std::int64_t top, PredictionWriter& writer, PredictionSummary& summary)
+      : pictures_(pictures), predictor_(predictor), classes_(classes), outputs_(static_cast<std::size_t>(outputs)), batch_(static_cast<std::size_t>(batch)), top_(static_cast<std::size_t>(top)), writer_(writer), summary_(summary) {}
+
+  void run(int threads) {
+    const auto decode = [&](std::int64_t i) {
+      try {
+        return Decoded{pictures_.image(i), ""};
+      } catch (const Error& error) {
+        return Decoded{std::nullopt, error.what()};
+      }
+    };
+    in_order(pictures_.size(), threads, decode, [&](std::int64_t i, Decoded decoded) { take(i, std::move(decoded)); });
+    flush();
+  }
+
+ private:
+  void take(std::int64_t i, Decoded decoded) {
+    if (!decoded.image) {
+      std::cerr << "lockstep: not read: " << decoded.reason << "\n";
+      summary_.unread.push_back({pictures_.name(i), decoded.reason});
+      return;
+    }
+    images_.push_back(std::move(*decoded.image)), numbers_.push_back(i);
+    if (images_.size() == batch_) flush();
+  }
+
+  void flush() {
+    if (images_.empty()) return;
+    const std::vector<float> logits = predictor_.logits(images_);
+    for (std::size_t n = 0; n < images_.size(); ++n) write(numbers_[n], std::span(logits).subspan(n * outputs_, outputs_));
+    images_.clear(), numbers_.clear();
+  }
+
+  void write(std::int64_t i, std::span<const float> logits) {
+    const std::size_t fifth = std::min<std::size_t>(5, outputs_);
+    const auto best = best_of(logits, std::max(top_, fifth));
+    const std::int32_t label = pictures_.label(i);
+    PredictionRow row{.file = pictures_.name(i), .label = label < 0 ? "" : class_name(static_cast<std::size_t>(label)), .guesses = {}};
+    for (std::size_t k = 0; k < best.size(); ++k) {
+      if (k < top_) row.guesses.push_back({class_name(best[k].first), best[k].second});
+      if (std::cmp_equal(best[k].first, label)) summary_.top1 += k < 1, summary_.top5 += k < fifth;
+    }
+    summary_.images += 1, summary_.labelled += label >= 0;
+    writer_.row(row);
+  }
+  std::string class_name(std::size_t k) const { return k < classes_.size() ? classes_[k] : text_of("output ", k); }
+
+  Pictures& pictures_;
+  Predictor& predictor_;
+  const std::vector<std::string>& classes_;
+  std::size_t outputs_, batch_, top_;
+  PredictionWriter& writer_;
+  PredictionSummary& summary_;
+  std::vector<DecodedImage> images_;
+  std::vector<std::int64_t> numbers_;
+};
+
+void say(const PredictionSummary& s) {
+  std::cerr << "lockstep: checkpoint " << s.checkpoint << ", " << counted(s.images, "image");
+  if (!s.unread.empty()) std::cerr << ", " << s.unread.size() << " not read";
+  std::cerr << "\n";
+  if (s.labelled == 0) return;
+  char line[128];
+  std::snprintf(line, sizeof line, "top-1 %.2f %%  top-5 %.2f %%", 100 * static_cast<double>(s.top1) / static_cast<double>(s.labelled), 100 * static_cast<double>(s.top5) / static_cast<double>(s.labelled));
+  std::cerr << "lockstep: accuracy over " << counted(s.labelled, "image") << " of known class: " << line << "\n";
+}
+
+}  // namespace
+
+int run_predict(const Invocation& invocation, Communicator& comm, Device& device) {
+  require(comm.size() == 1, "predict needs one process. Start it without mpirun, or with one rank.");
+  require(invocation.arguments.size() >= 2, "predict needs images after ", invocation.arguments[0], ": files, folders or shards.");
+  const std::int64_t asked = top_of(invocation);
+  const std::string format = invocation.option("format").empty() ? "text" : invocation.option("format");
+  auto [config, folder] = find_run(invocation.arguments[0], invocation.overrides);
+  ChosenCheckpoint chosen(config, folder);
+  const CheckpointHeader header = chosen.read(read_checkpoint_header);
+  take_from_run(config, header);
+
+  const std::vector<std::string> named(invocation.arguments.begin() + 1, invocation.arguments.end());
+  const std::unique_ptr<Pictures> pictures = open_pictures(named, config.data.eval_split, header);
+  const RunPlan plan = plan_evaluation(config, pictures->header(), pictures->size(), 1);
+  const std::int64_t outputs = plan.config.model.classes, top = std::min(asked, outputs);
+  Output output(invocation.option("output"));
+  const std::unique_ptr<PredictionWriter> writer = make_prediction_writer(format, output.stream(), top);
+
+  limit_memory(device, config.device);
+  Network network(device, comm, plan.config, plan.images, {.advice = [](std::int64_t images) { return text_of("At most ", images, " at once fit: set data.eval_batch."); }});
+  network.allocate();
+  TrainingState state = chosen.read([&](const std::string& path) { return read_checkpoint(path, network.parameters(), plan.config.model, false, {}); });
+  restore_weights(device, comm, network, state);
+  PredictionSummary summary{.checkpoint = chosen.path(), .model = plan.config.model.name};
+  Predictor predictor(device, network, plan, pictures->header());
+  PredictionRun(*pictures, predictor, header.class_names, outputs, plan.eval_batch, top, *writer, summary).run(static_cast<int>(config.data.readers));
+  require(summary.images > 0, "none of ", counted(std::ssize(summary.unread), "image"), " could be read: ", summary.unread.empty() ? "" : summary.unread[0].reason);
+  writer->finish(summary);
+  output.finish();
+  say(summary);
+  return exit_done;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,29 @@
+// `lockstep report RUN [RUN...]`: writes a run's report.html anew, or one page that compares several runs.
+#include <filesystem>
+#include <iostream>
+
+#include "train/commands/commands.hpp"
+#include "train/report/report.hpp"
+#include "train/run_folder.hpp"
+
+namespace lockstep {
+
+int run_report(const Invocation& invocation) {
+  namespace fs = std::filesystem;
+  std::vector<std::string> folders;
+  for (const std::string& argument : invocation.arguments) folders.push_back(find_run(argument, invocation.overrides).folder);
+  const std::string& output = invocation.option("output");
+  std::string path;
+  if (folders.size() == 1 && output.empty()) {
+    path = write_report(folders[0]);
+  } else if (folders.size() == 1) {
+    fail("--output is for several runs; the report of one is ", folders[0], "/report.html. Leave it out.");
+  } else {
+    path = output.empty() ? (fs::path(folders[0]).parent_path() / "comparison.html").string() : output;
+    write_aside(path, comparison_page(folders));
+  }
+  std::cout << "written: " << path << "\n";
+  return exit_done;
+}
+
+}  // namespace lockstep
