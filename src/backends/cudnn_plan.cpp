@@ -290,6 +290,9 @@ std::vector<Descriptor> proposals(const Descriptor& graph, cudnnBackendHeurMode_
   return configs;
 }
 
+/// The engines that write sums add to them in any order, without a note that says so (cuDNN 9.19: equal steps of a ResNet-18 had other bits).
+bool has_engines(const PlanRequest& request) { return !request.sums || !request.is_deterministic; }
+
 }  // namespace
 
 std::shared_ptr<Cudnn> Cudnn::of_this_process() {
@@ -300,6 +303,7 @@ std::shared_ptr<Cudnn> Cudnn::of_this_process() {
 }
 
 std::vector<PlanOffer> cudnn_offers(const std::shared_ptr<Cudnn>& cudnn, const PlanRequest& request) {
+  if (!has_engines(request)) return {};
   const Descriptor graph = operation_graph(handle_of(cudnn), request);
   std::vector<PlanOffer> offers, reduced;
   for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
@@ -317,6 +321,7 @@ std::vector<PlanOffer> cudnn_offers(const std::shared_ptr<Cudnn>& cudnn, const P
 }
 
 std::unique_ptr<ConvPlan> cudnn_plan(const std::shared_ptr<Cudnn>& cudnn, const PlanRequest& request, const std::string& name) {
+  if (!has_engines(request)) return nullptr;
   std::istringstream words(name);
   std::int64_t index = -1;
   words >> index;

@@ -136,6 +136,32 @@ TEST(Convolution, RepetitionGivesTheSameBits) {
   });
 }
 
+TEST(Convolution, SumsOfEqualInputsHaveEqualBits) {
+  Device device;
+  int with_sums = 0;
+  for (const ConvBackend& backend : conv_backends())
+    for (const ConvProblem& p : {ConvProblem{.n = 64, .h = 32, .w = 32, .c = 64, .k = 64, .r = 3, .s = 3, .stride = 1, .pad = 1, .dtype = DType::f16},
+                                 ConvProblem{.n = 64, .h = 32, .w = 32, .c = 64, .k = 256, .r = 1, .s = 1, .stride = 1, .pad = 0, .dtype = DType::f16}}) {
+      if (!backend.supports(p)) continue;
+      SCOPED_TRACE(backend.name + ": " + text(p));
+      ConvChoices choices;
+      const auto op = backend.make(device, p, {.config = {}, .allows_tf32 = false, .choices = &choices});
+      const std::int64_t parts = op->sum_parts(p.n);
+      if (parts == 0) continue;
+      ++with_sums;
+      const ConvInputs in = random_inputs(p, p.n, 7);
+      const TestTensor x(device, p.input(), p.dtype, in.x), weight(device, p.weight(), p.dtype, in.weight), y(device, p.output(), p.dtype);
+      const TestTensor sums(device, vector_shape(parts * 2 * p.k), DType::f32), workspace(device, vector_shape(most_workspace(*op)), DType::u8);
+      const auto run = [&] {
+        op->forward(device, {.x = x, .weight = weight, .y = y, .sums = sums, .workspace = workspace});
+        return sums.numbers();
+      };
+      const Numbers first = run();
+      for (int i = 0; i < 20; ++i) ASSERT_EQ(run(), first);
+    }
+  EXPECT_TRUE(device.is_host() || with_sums > 0);
+}
+
 /// Lines of a text.
 std::int64_t lines(const std::string& text) { return std::ranges::count(text, '\n'); }
 
