@@ -34,6 +34,8 @@ constexpr Command commands[] = {
     {"check", "INPUT.toml", "say what a job would do and need, before it is queued (run.ranks=N)", nullptr, run_check, false},
     {"bench", "INPUT.toml", "time a training step on synthetic images, or reading with bench.io=true", nullptr, run_bench, true},
     {"inspect", "FILE...", "show and verify shards and checkpoints", run_inspect, nullptr, false},
+    {"import", "WEIGHTS CHECKPOINT", "make a checkpoint of safetensors or PyTorch's .pth", run_import, nullptr, false},
+    {"export", "CHECKPOINT WEIGHTS", "write a checkpoint's weights as .safetensors or .pth, with torchvision's names", run_export, nullptr, false},
     {"keys", "", "list every key of an input file: default, range, meaning", run_keys, nullptr, false},
 };
 
@@ -162,6 +164,10 @@ int main(int argc, char** argv) {
   for (const std::string& word : words) (word.find('=') == std::string::npos ? invocation.arguments : invocation.overrides).push_back(word);
   if (invocation.arguments.empty() && *chosen->argument != '\0') {
     report(text_of("lockstep ", chosen->name, " needs ", chosen->argument, " before its overrides. See lockstep --help."));
+    return exit_bad_input;
+  }
+  if (const bool is_two = std::string_view(chosen->argument).find(' ') != std::string_view::npos; is_two && invocation.arguments.size() != 2) {
+    report(text_of("lockstep ", chosen->name, " needs ", chosen->argument, ": two paths, and ", invocation.arguments.size(), " were given. See lockstep --help."));
     return exit_bad_input;
   }
   if (invocation.arguments.size() > 1 && std::string_view(chosen->argument) == "INPUT.toml") {

@@ -55,8 +55,7 @@ int run_eval(const Invocation& invocation, Communicator& comm, Device& device) {
   if (config.data.global_batch == 0 && config.data.rank_batch == 0) config.data.global_batch = trained.data.global_batch;
 
   const Dataset dataset(config.data.path, config.data.eval_split);
-  require(comm.rank() != 0 || dataset.header().classes == header.class_names, "the classes of ", config.data.path, " are not those that ", found.path,
-          " was trained on. Convert the images with the same class folders.");
+  if (comm.rank() == 0) require_same_classes(found.path, header.class_names, dataset.header().classes, "Convert the images with the same class folders.");
   // One image a rank is enough of a training batch here: nothing is trained.
   const std::int64_t batch = config.data.eval_batch > 0 ? config.data.eval_batch : part_of(global_batch_of(config.data, comm.size()), 0, comm.size()).size();
   config.data.eval_batch = std::min(batch, std::max<std::int64_t>(1, (dataset.size() + comm.size() - 1) / comm.size()));
