@@ -192,12 +192,12 @@ TrainingState read_checkpoint(const std::string& path, const Parameters& layout,
 WeightFile read_checkpoint_weights(const std::string& path) {
   const H5File file = open_verified(path);
   WeightFile weights{.path = path, .form = "a checkpoint of lockstep", .bytes = {}, .arrays = {}, .beside = {}, .notes = {}};
-  const std::string group = "/model/";
+  const std::string group = "/model";
   const std::vector<H5DatasetInfo> datasets = file.list(group);
   std::size_t bytes = 0;
   for (const H5DatasetInfo& info : datasets) {
     const bool is_count = info.type == H5Type::i64;
-    weights.arrays.push_back({.name = info.path.substr(group.size()), .type = is_count ? ElementType::i64 : ElementType::f32, .shape = info.shape, .strides = contiguous(info.shape)});
+    weights.arrays.push_back({.name = info.path.substr(group.size() + 1), .type = is_count ? ElementType::i64 : ElementType::f32, .shape = info.shape, .strides = contiguous(info.shape)});
     bytes += static_cast<std::size_t>(element_count(info.shape) * name_of(weights.arrays.back().type).bytes);
   }
   weights.bytes.resize(bytes);

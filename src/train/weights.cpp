@@ -200,13 +200,13 @@ TakenWeights take_weights(const Weights& weights, const ModelConfig& model, cons
                          text_of("Start its last layer anew with model.weights_except=[\"", head, "*\"], or convert the images with the same class folders."));
 
   std::vector<std::string>& table = result.table;
-  table.push_back(text_of("weights  ", file.path, " (", file.form, ")"));
-  table.push_back(text_of("  loaded   ", loaded, " of ", targets.size(), " tensors", skipped.empty() && missing.empty() ? ": all of them" : ""));
-  for (std::size_t i = 0; i < std::min(skipped.size(), shown_lines); ++i) table.push_back("  skipped  " + skipped[i]);
-  if (skipped.size() > shown_lines) table.push_back(text_of("  skipped  ", skipped.size() - shown_lines, " more"));
-  if (!foreign.empty()) table.push_back("  skipped  not in " + model.name + ": " + listed(foreign));
-  if (!missing.empty()) table.push_back("  missing  in the file, start anew: " + listed(missing));
-  if (!file.beside.empty()) table.push_back("  ignored  beside the tensors: " + listed(file.beside));
+  table.push_back(text_of("weights   ", file.path, " (", file.form, ")"));
+  table.push_back(text_of("          loaded   ", loaded, " of ", targets.size(), " tensors", skipped.empty() && missing.empty() ? ": all of them" : ""));
+  for (std::size_t i = 0; i < std::min(skipped.size(), shown_lines); ++i) table.push_back("          skipped  " + skipped[i]);
+  if (skipped.size() > shown_lines) table.push_back(text_of("          skipped  ", skipped.size() - shown_lines, " more"));
+  if (!foreign.empty()) table.push_back("          skipped  not in " + model.name + ": " + listed(foreign));
+  if (!missing.empty()) table.push_back("          missing  in the file, start anew: " + listed(missing));
+  if (!file.beside.empty()) table.push_back("          ignored  beside the tensors: " + listed(file.beside));
   return result;
 }
 

@@ -19,10 +19,12 @@ int run_export(const Invocation& invocation) {
   WeightFile file = read_checkpoint_weights(from);
   std::map<std::string, std::size_t> place;   // in PyTorch's order
   for (const std::string& name : state_dict_names(model_graph(parse_config(header.config, "the configuration in " + from).model))) place.emplace(name, place.size());
+  for (const NamedArray& array : file.arrays)
+    require(place.contains(array.name), from, " holds ", array.name, ", which no ", header.model, " has. Use the program that wrote it.");
   std::ranges::sort(file.arrays, {}, [&](const NamedArray& array) { return place.at(array.name); });
   if (is_torch) write_torch_file(to, file.arrays);
   else write_safetensors(to, file.arrays, {{"format", "pt"}, {"arch", header.model}});
-  std::cout << "written  " << to << ": " << header.model << ", " << counted(header.classes, "output") << ", " << counted(std::ssize(file.arrays), "tensor") << "\n";
+  std::cout << "written   " << to << ": " << header.model << ", " << counted(header.classes, "output") << ", " << counted(std::ssize(file.arrays), "tensor") << "\n";
   return exit_done;
 }
 

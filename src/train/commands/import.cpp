@@ -19,8 +19,8 @@ Config config_for(const Weights& weights, const Invocation& invocation) {
   take_normalization(config, weights.config, weights.file.path);
   const bool is_named = std::ranges::any_of(invocation.overrides, [](const std::string& word) { return word.starts_with("model.name"); });
   const std::optional<KnownModel> known = recognized(weights.file);
-  require(known || is_named, weights.file.path, ": its ", counted(std::ssize(weights.file.arrays), "tensor"), " are those of none of lockstep's networks: it is of another architecture. "
-          "If it is nearly one, name that: model.name=NAME.");
+  require(known || is_named, weights.file.path, ": its ", counted(std::ssize(weights.file.arrays), "tensor"), weights.file.arrays.empty() ? "" : " (\"" + weights.file.arrays[0].name + "\", ...)",
+          " are those of none of lockstep's networks: it is of another architecture. If it is nearly one, name that: model.name=NAME.");
   if (known) {
     if (!is_named) config.model.name = known->name;
     config.model.stem = known->stem;
@@ -49,7 +49,7 @@ int run_import(const Invocation& invocation) {
   write_checkpoint(to, {.model = config.model.name, .classes = config.model.classes, .class_names = weights.class_names, .seed = config.run.seed, .config = to_toml(config), .fit = "", .rotate = "",
                         .versions = text_of("lockstep ", build_info().version, " ", build_info().git_hash, ", imported from ", from)}, state, layout, [] {});
   for (const std::string& line : taken.table) std::cout << line << "\n";
-  std::cout << "written  " << to << ": " << config.model.name << ", " << counted(config.model.classes, "output")
+  std::cout << "written   " << to << ": " << config.model.name << ", " << counted(config.model.classes, "output")
             << (config.data.mean == imagenet_mean ? "; images are to be normalized by ImageNet's mean and std, unless data.mean and data.std say else" : "") << "\n";
   return exit_done;
 }
