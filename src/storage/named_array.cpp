@@ -55,6 +55,14 @@ std::string shape_text(const std::vector<std::int64_t>& shape) {
   return text + "]";
 }
 
+std::string shown(std::string_view text) {
+  constexpr std::size_t most = 160;
+  std::string clean(text.substr(0, most));
+  for (char& c : clean)
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  return clean + (text.size() > most ? "..." : "");
+}
+
 std::vector<float> floats_of(const NamedArray& array) {
   require(array.type <= ElementType::bf16, array.name, " is of ", name_of(array.type).name, ", a network's weights are floating-point numbers. Quantized weights must be made into those first.");
   const auto count = static_cast<std::size_t>(element_count(array.shape));

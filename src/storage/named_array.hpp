@@ -46,9 +46,9 @@ struct NamedArray {
 struct WeightFile {
   std::string path, form;                // form: "safetensors", "PyTorch's zip", ...
   std::vector<char> bytes;
-  std::vector<NamedArray> arrays;        // in the file's order, names unlike one another
+  std::vector<NamedArray> arrays;        // in the file's order
   std::vector<std::string> beside;       // names of what is no tensor, or lies beside the state dict
-  std::vector<std::pair<std::string, std::string>> notes;   // texts that the file holds about itself: key, text
+  std::vector<std::pair<std::string, std::string>> notes;   // texts that the file holds about itself: key, text; as shown()
 };
 
 /// Product of the extents; -1 where one is negative or the product passes 2^62.
@@ -56,6 +56,8 @@ std::int64_t element_count(const std::vector<std::int64_t>& shape);
 std::vector<std::int64_t> contiguous(const std::vector<std::int64_t>& shape);
 /// "[64, 3, 7, 7]".
 std::string shape_text(const std::vector<std::int64_t>& shape);
+/// A file's own text in names and messages: short, on one line.
+std::string shown(std::string_view text);
 /// The elements in row-major order as f32, from f64, f32, f16 or bf16.  Error for other types.
 std::vector<float> floats_of(const NamedArray& array);
 /// The bytes of a regular file.  Error where it cannot be read or is larger than any file of weights.

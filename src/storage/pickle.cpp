@@ -26,14 +26,6 @@ std::int64_t allowed(std::string_view module, std::string_view name) {
   return -1;
 }
 
-/// A text of the file in a message: short, on one line.
-std::string shown(std::string_view text) {
-  std::string clean(text.substr(0, 60));
-  for (char& c : clean)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  return clean + (text.size() > 60 ? "..." : "");
-}
-
 class Unpickler {
  public:
   Unpickler(const std::string& path, std::span<const char> bytes, std::size_t begin) : path_(path), bytes_(bytes), at_(begin), begin_(begin) {}

@@ -26,7 +26,7 @@ Json header_of(const WeightFile& file, std::string_view text) {
   const auto watch = [&](int, Json::parse_event_t event, Json& parsed) {
     if (event == Json::parse_event_t::object_start) names.emplace_back();
     else if (event == Json::parse_event_t::object_end) names.pop_back();
-    else if (event == Json::parse_event_t::key && !names.back().insert(parsed.get<std::string>()).second) twice = parsed.get<std::string>();
+    else if (event == Json::parse_event_t::key && !names.back().insert(parsed.get<std::string>()).second) twice = shown(parsed.get<std::string>());
     return true;
   };
   const Json header = Json::parse(text, watch, false);
@@ -52,7 +52,7 @@ ElementType type_in(const WeightFile& file, const std::string& tensor, const Jso
   const auto name = found->get<std::string>();
   for (const ElementName& known : element_names)
     if (known.safetensors == name) return known.type;
-  fail(file.path, ": ", tensor, " is of dtype ", name, ", which lockstep does not know. Write it as F32 first.");
+  fail(file.path, ": ", tensor, " is of dtype ", shown(name), ", which lockstep does not know. Write it as F32 first.");
 }
 
 }  // namespace
@@ -72,11 +72,12 @@ void read_safetensors(WeightFile& file) {
   const std::span<const char> data = bytes.subspan(length_bytes + static_cast<std::size_t>(length));
 
   std::vector<std::pair<std::int64_t, std::int64_t>> ranges;
-  for (const auto& [name, entry] : header.items()) {
+  for (const auto& [key, entry] : header.items()) {
+    const std::string name = shown(key);
     require(entry.is_object(), file.path, ": ", name, " is no object in the safetensors header: the file is damaged.", again);
     if (name == "__metadata__") {
-      for (const auto& [key, text] : entry.items())
-        if (text.is_string()) file.notes.emplace_back(key, text.get<std::string>());
+      for (const auto& [about, text] : entry.items())
+        if (text.is_string()) file.notes.emplace_back(shown(about), shown(text.get<std::string>()));
       continue;
     }
     NamedArray array{.name = name, .type = type_in(file, name, entry), .shape = numbers_in(file, name, entry, "shape"), .strides = {}};

@@ -65,7 +65,7 @@ bool has_tensors(const Pickle& pickle, const PickleValue& dict) {
   return false;
 }
 
-std::string key_text(const PickleValue& key) { return key.kind == PickleValue::text_value ? std::string(key.text.substr(0, 80)) : "a key that is no text"; }
+std::string key_text(const PickleValue& key) { return key.kind == PickleValue::text_value ? shown(key.text) : "a key that is no text"; }
 
 /// The state dict: the root, or what lies in it under one of the usual names; then the root's other entries are `beside`.
 const PickleValue& state_dict_in(WeightFile& file, const Pickle& pickle) {
@@ -80,7 +80,7 @@ const PickleValue& state_dict_in(WeightFile& file, const Pickle& pickle) {
       const PickleValue &k = pickle.at(root.items[i]), &v = pickle.at(root.items[i + 1]);
       if (k.text == key) continue;
       file.beside.push_back(key_text(k));
-      if (v.kind == PickleValue::text_value) file.notes.emplace_back(key_text(k), v.text);
+      if (v.kind == PickleValue::text_value) file.notes.emplace_back(key_text(k), shown(v.text));
     }
     return *nested;
   }

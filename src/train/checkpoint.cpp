@@ -180,7 +180,7 @@ TrainingState read_checkpoint(const std::string& path, const Parameters& layout,
     file.read("/progress/batch_norm", H5Type::f32, state.group_running.data(), state.group_running.size());
   }
   if (!with_optimizer) return state;
-  require(moment_names.empty() || !file.list("/optimizer").empty(), path, " was made by lockstep import: a run cannot go on from it. Set model.weights = \"", path, "\" instead of run.resume.");
+  require(!header.is_imported(), path, " was made by lockstep import: a run cannot go on from it. Set model.weights = \"", path, "\" instead of run.resume.");
   for (const std::string& name : moment_names) {
     state.moments.push_back({name, std::vector<float>(static_cast<std::size_t>(layout.elements()), 0.f)});
     for (const Slice& slice : layout.slices())

@@ -50,6 +50,8 @@ struct CheckpointHeader {
   std::string fit, rotate;               // how convert made the images
   std::int64_t size = 0;
   std::string versions;
+  /// Made by `lockstep import`: without a run, a batch, an optimizer's state.
+  bool is_imported() const { return global_batch == 0; }
 };
 
 /// Throws when the disk is full or a value is not finite (such a checkpoint is never written); nothing is left behind then.

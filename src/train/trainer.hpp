@@ -28,7 +28,7 @@ struct RunSetting {
   RunPlan plan;
   std::string folder;
   std::string checkpoint;                // to go on from; empty: from the start
-  const Weights* weights = nullptr;      // on rank 0, to start from; null: drawn
+  const Weights* weights = nullptr;      // on rank 0, to start from, read by the constructor alone; null: drawn
   const Dataset* train = nullptr;
   const Dataset* eval = nullptr;         // null: the data set has no such split
   double process_start = 0;              // by stopwatch_seconds()

@@ -52,7 +52,7 @@ void require_not_v1(const WeightFile& file, const std::string& model) {
   static const std::regex v1("resnet[-_ ]?(50|101|152)[-_ ]?v1(?![._-]?5|[b-d0-9])", std::regex::icase);
   if (model != "resnet50" && model != "resnet101" && model != "resnet152") return;
   for (const auto& [key, text] : file.notes)
-    require(!std::regex_search(text.substr(0, 200), v1), file.path, " says of itself: ", key, " = \"", text.substr(0, 200), "\". That is v1, with a bottleneck's stride on its 1x1 convolution; lockstep's ", model,
+    require(!std::regex_search(text, v1), file.path, " says of itself: ", key, " = \"", text, "\". That is v1, with a bottleneck's stride on its 1x1 convolution; lockstep's ", model,
             ", as torchvision's, is v1.5, with the stride on the 3x3. The tensors have the same names and shapes, but compute something else: name a file of v1.5.");
 }
 
@@ -104,10 +104,10 @@ Weights read_weights(const std::string& path) {
   if (is_checkpoint_file(bytes)) {
     const CheckpointHeader header = read_checkpoint_header(path);
     weights = {.file = read_checkpoint_weights(path), .class_names = header.class_names, .config = header.config};
+  } else if (is_safetensors(bytes) || path.ends_with(".safetensors")) {   // first: a header of 640 bytes begins as a pickle does
+    read_safetensors(weights.file);
   } else if (is_torch_file(bytes) || path.ends_with(".pth") || path.ends_with(".pt")) {
     read_torch_file(weights.file);
-  } else if (is_safetensors(bytes) || path.ends_with(".safetensors")) {
-    read_safetensors(weights.file);
   } else {
     fail(path, " is no file of weights: neither safetensors, nor PyTorch's .pth, nor a checkpoint of lockstep. Check the path.");
   }

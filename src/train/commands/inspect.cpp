@@ -10,10 +10,12 @@ namespace {
 
 std::string inspect_checkpoint(const std::string& path) {
   const CheckpointHeader h = read_checkpoint_header(path);
+  if (h.is_imported())
+    return text_of(path, ": checkpoint of ", h.model, ", ", h.classes, " outputs, imported: without a run's progress or optimizer\n  ", h.versions, "\n  whole: its checksum agrees\n");
   const RunProgress p = read_checkpoint_progress(path);
   return text_of(path, ": checkpoint of ", h.model, ", ", h.classes, " outputs, step ", p.step, ", epoch ", p.epoch, ", ", p.optimizer.updates, " updates, ", p.optimizer.skipped,
                  " skipped, best top-1 ", p.best_top1, " at step ", p.best_step, "\n  global batch ", h.global_batch, ", seed ", h.seed, ", ", counted(h.ranks, "rank"),
-                 h.class_names.empty() ? "; imported: its classes have no names" : text_of(", ", h.class_names.size(), " classes in the shards"), "\n  ", h.versions, "\n  whole: its checksum agrees\n");
+                 ", ", h.class_names.size(), " classes in the shards\n  ", h.versions, "\n  whole: its checksum agrees\n");
 }
 
 }  // namespace

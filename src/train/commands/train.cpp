@@ -70,7 +70,7 @@ int run_train(const Invocation& invocation, Communicator& comm, Device& device) 
   const std::unique_ptr<Dataset> eval = open_eval(config);
   require_same(comm, "the shards", shard_summary(train) + (eval ? shard_summary(*eval) : ""));
 
-  const std::optional<Weights> weights = open_weights(comm, config, decision);
+  std::optional<Weights> weights = open_weights(comm, config, decision);
   limit_memory(device, config.device);
   Console console(comm.rank() == 0 ? folder : "");
   std::vector<std::string> notes = decision.notes;
@@ -107,6 +107,7 @@ int run_train(const Invocation& invocation, Communicator& comm, Device& device) 
                     {.run = resolved.run.name, .versions = text_of("lockstep ", build_info().version, " ", build_info().configuration, ", ", build_info().libraries),
                      .git_hash = build_info().git_hash, .config = to_toml(resolved), .job = invocation.job, .hosts = hosts, .ranks = comm.size(),
                      .resumed_from = decision.checkpoint});
+    weights.reset();                     // taken; they need not lie in memory while it trains
     code = trainer.run();
   }
   comm.count_calls(nullptr);
