@@ -44,6 +44,7 @@ std::int64_t element_count(const std::vector<std::int64_t>& shape) {
 
 std::vector<std::int64_t> contiguous(const std::vector<std::int64_t>& shape) {
   std::vector<std::int64_t> strides(shape.size());
+  if (element_count(shape) <= 0) return strides;   // no element to go to; the product of the others may be too large
   std::int64_t stride = 1;
   for (std::size_t i = shape.size(); i-- > 0; stride *= shape[i]) strides[i] = stride;
   return strides;

@@ -42,7 +42,7 @@ struct NamedArray {
   const char* data = nullptr;
 };
 
-/// What a file of weights holds.
+/// What a file of weights holds.  To be moved, not copied: the arrays point into the bytes.
 struct WeightFile {
   std::string path, form;                // form: "safetensors", "PyTorch's zip", ...
   std::vector<char> bytes;

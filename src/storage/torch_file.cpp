@@ -55,6 +55,8 @@ NamedArray array_of(const WeightFile& file, const Pickle& pickle, const Storages
   require(reach >= 0 && tensor.integer >= 0 && tensor.integer <= stored && reach <= stored - tensor.integer, file.path, ": ", name, " ", shape_text(array.shape), " reaches beyond its storage of ",
           stored, " elements: the file is damaged. Save it again.");
   require(count >= 0 && count <= stored, file.path, ": ", name, " ", shape_text(array.shape), " has more elements than its storage, ", stored, ": an expanded tensor. Save tensor.contiguous() of it.");
+  for (std::size_t i = 0; i < array.shape.size(); ++i)
+    if (array.shape[i] == 1) array.strides[i] = 0;   // never gone along, whatever it says
   array.data = found->second.data() + tensor.integer * size;
   return array;
 }

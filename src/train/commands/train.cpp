@@ -92,7 +92,7 @@ int run_train(const Invocation& invocation, Communicator& comm, Device& device) 
     write_aside(folder + "/config.toml", to_toml(resolved));
     console.say(ranks);
     for (const std::string& note : notes) console.say(note);
-    if (weights && weights->config.empty() && config.data.mean.empty())
+    if (weights && config.data.mean.empty())
       console.say("warning: data.mean is empty, so images are normalized by the shards' own mean and std; set data.mean and data.std to those that " + config.model.weights + " was trained with.");
     if (!eval) console.say("warning: " + resolved.data.path + " has no split \"" + resolved.data.eval_split + "\": this run evaluates nothing. Set data.eval_split.");
     if (resolved.model.classes > setting.plan.shard_classes)
