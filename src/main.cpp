@@ -39,6 +39,8 @@ const Command commands[] = {
     {"bench", "INPUT.toml", "time a training step on synthetic images, or reading with bench.io=true", nullptr, run_bench, true},
     {"inspect", "FILE...", "show and verify shards and checkpoints", run_inspect, nullptr, false},
     {"report", "RUN...", "write a run's report.html anew, or one page that compares several runs", run_report, nullptr, false, {{"output", "page of several runs; default: comparison.html beside the first"}}},
+    {"import", "WEIGHTS CHECKPOINT", "make a checkpoint of safetensors or PyTorch's .pth", run_import, nullptr, false},
+    {"export", "CHECKPOINT WEIGHTS", "write a checkpoint's weights as .safetensors or .pth, with torchvision's names", run_export, nullptr, false},
     {"keys", "", "list every key of an input file: default, range, meaning", run_keys, nullptr, false},
 };
 
@@ -173,6 +175,10 @@ int main(int argc, char** argv) {
   }
   if (invocation.arguments.empty() && *chosen->argument != '\0') {
     report(text_of("lockstep ", chosen->name, " needs ", chosen->argument, " before its overrides. See lockstep --help."));
+    return exit_bad_input;
+  }
+  if (const bool is_two = std::string_view(chosen->argument).find(' ') != std::string_view::npos; is_two && invocation.arguments.size() != 2) {
+    report(text_of("lockstep ", chosen->name, " needs ", chosen->argument, ": two paths, and ", invocation.arguments.size(), " were given. See lockstep --help."));
     return exit_bad_input;
   }
   if (invocation.arguments.size() > 1 && std::string_view(chosen->argument) == "INPUT.toml") {

@@ -300,6 +300,8 @@ void validate(const Config& c, const std::string& origin) {
   check(c.augment.eval != "center_crop" || c.augment.eval_short == 0 || c.augment.eval_short >= c.augment.size, "augment.eval_short = ", c.augment.eval_short,
         " is less than augment.size = ", c.augment.size, ", so that no center_crop fits. Raise it, or set augment.eval = \"resize\".");
   check(!c.optimizer.nesterov || c.optimizer.kind != "sgd" || c.optimizer.momentum > 0, "optimizer.nesterov needs momentum. Set optimizer.momentum, 0.9 for example, or nesterov = false.");
+  check(c.optimizer.rate_parameters.size() == c.optimizer.rate_factors.size(), "optimizer.rate_parameters has ", counted(std::ssize(c.optimizer.rate_parameters), "pattern"),
+        " and optimizer.rate_factors ", counted(std::ssize(c.optimizer.rate_factors), "factor"), ". Give each pattern its factor.");
   const auto rises = [](const auto& list) { return std::ranges::adjacent_find(list, std::greater_equal<>()) == list.end(); };
   check(rises(c.schedule.milestones_epochs), "schedule.milestones_epochs = ", literal(c.schedule.milestones_epochs), " does not rise. Sort it, each value once.");
   check(rises(c.schedule.milestones_steps), "schedule.milestones_steps = ", literal(c.schedule.milestones_steps), " does not rise. Sort it, each value once.");

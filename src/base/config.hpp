@@ -78,7 +78,8 @@ struct AugmentConfig {
 
 /// [model]  Read by models/ and train/.
 struct ModelConfig {
-  std::string name = "resnet20";
+  std::string name = "resnet20", weights;
+  std::vector<std::string> weights_except;
   std::int64_t classes = 0;
   std::string stem = "imagenet";
   bool zero_init_residual = false;
@@ -87,6 +88,8 @@ struct ModelConfig {
   std::int64_t sync_bn_group = 0;
   template <class Key> void keys(Key& key) {
     key("name", name, one_of("resnet20", "resnet32", "resnet44", "resnet56", "resnet110", "resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "alexnet", "lenet"), "network");
+    key("weights", weights, any(), "file that a new run starts from: safetensors, PyTorch's .pth, or a checkpoint of lockstep; tensors are taken where name and shape agree; empty: drawn");
+    key("weights_except", weights_except, any(), "names that are not taken from model.weights (\"fc.*\": the last layer starts anew)");
     key("classes", classes, between(0, 1 << 24), "outputs; 0: as many as the shards have classes; more is allowed");
     key("stem", stem, one_of("imagenet", "cifar"), "first layers of resnet18 to 152: 7x7 stride 2 and pooling, or 3x3 stride 1");
     key("zero_init_residual", zero_init_residual, any(), "start the last scale of each residual block at 0 (any ResNet)");
@@ -115,7 +118,7 @@ struct LossConfig {
   }
 };
 
-/// [optimizer]  Read by optim/optimizer.
+/// [optimizer]  Read by optim/optimizer and train/network.
 struct OptimizerConfig {
   std::string kind = "sgd";
   double learning_rate = 0.1;
@@ -125,6 +128,8 @@ struct OptimizerConfig {
   double weight_decay = 1e-4;
   bool decay_norm_and_bias = true;
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, clip_norm = 0;
+  std::vector<std::string> rate_parameters;
+  std::vector<double> rate_factors;
   template <class Key> void keys(Key& key) {
     key("kind", kind, one_of("sgd", "adamw"), "update rule");
     key("learning_rate", learning_rate, between(0, 1e4), "at reference_batch images a step");
@@ -137,6 +142,8 @@ struct OptimizerConfig {
     key("beta2", beta2, between(0, 0.9999999), "of AdamW");
     key("epsilon", epsilon, between(1e-30, 1), "of AdamW");
     key("clip_norm", clip_norm, between(0, 1e9), "largest norm of all gradients together; 0: not clipped");
+    key("rate_parameters", rate_parameters, any(), "names whose learning rate is multiplied by the rate_factors at the same place; * stands for any text; the first that matches counts");
+    key("rate_factors", rate_factors, between(1e-6, 1e6), "factors of rate_parameters ([10] with [\"fc.*\"]: the last layer learns ten times as fast); all other rates are unchanged");
   }
 };
 

@@ -2,6 +2,7 @@
 // The host only queues them: what is decided lies in `Control`, in device memory.
 #include "optim/optimizer.hpp"
 
+#include <algorithm>
 #include <cstddef>
 
 #include "tensor/views.hpp"
@@ -18,6 +19,8 @@ enum BlockFlag : std::uint8_t {
   is_copied = 4,                         // has a 16-bit compute copy
   is_rounded = 8,                        // its gradient is of the copy's type
 };
+// A block's other bits say which of the distinct rate factors is its slice's.
+constexpr int group_shift = 4, most_groups = 16;
 
 // torch.cuda.amp.GradScaler's numbers.  The ends keep scale and 1 / scale normal floats whatever happens in between.
 constexpr float first_scale = 65536, largest_scale = 0x1p60f, smallest_scale = 0x1p-60f;
@@ -34,13 +37,15 @@ struct Factors {
 struct Control {
   OptimizerStatus status;
   std::int32_t is_kept = 0;              // this step's update is made
-  Factors factors;
+  Factors factors[most_groups];
 };
 
 struct Rules {                           // constant in a run
   double clip_norm = 0, weight_decay = 0, beta1 = 0, beta2 = 0;
   std::int64_t rates = 0;
   bool is_scaling = false;
+  int groups = 0;
+  float rate_factors[most_groups] = {};  // of each group
 };
 
 /// What a GPU's thread reads and writes at once.
@@ -145,15 +150,20 @@ KOKKOS_INLINE_FUNCTION void decide_step(Control& control, StepState& step, doubl
 
   const double clip = rules.clip_norm > 0 ? Kokkos::fmin(1.0, rules.clip_norm / (norm + 1e-6)) : 1.0;   // torch.nn.utils.clip_grad_norm_
   const std::int64_t last = rules.rates - 1;
-  const float rate = rates[status.updates < last ? status.updates : last] * step.plateau_factor;
+  const float base_rate = rates[status.updates < last ? status.updates : last] * step.plateau_factor;
   step.updates = status.updates += 1;
   const double t = static_cast<double>(status.updates);
-  Factors& f = control.factors;
-  f.gradient = static_cast<float>(unscale * clip);
-  f.rate = rate;
-  f.decay = static_cast<float>(1 - static_cast<double>(rate) * rules.weight_decay);
-  f.step_size = static_cast<float>(static_cast<double>(rate) / (1 - Kokkos::pow(rules.beta1, t)));
-  f.root_correction = static_cast<float>(Kokkos::sqrt(1 - Kokkos::pow(rules.beta2, t)));
+  const double correction = 1 - Kokkos::pow(rules.beta1, t);
+  const auto root_correction = static_cast<float>(Kokkos::sqrt(1 - Kokkos::pow(rules.beta2, t)));
+  for (int group = 0; group < rules.groups; ++group) {
+    const float rate = base_rate * rules.rate_factors[group];
+    Factors& f = control.factors[group];
+    f.gradient = static_cast<float>(unscale * clip);
+    f.rate = rate;
+    f.decay = static_cast<float>(1 - static_cast<double>(rate) * rules.weight_decay);
+    f.step_size = static_cast<float>(static_cast<double>(rate) / correction);
+    f.root_correction = root_correction;
+  }
 }
 
 void decide(Device& device, Control* control, StepState* step, const double* shares, const float* nonfinite_losses, const float* rates, const Rules& rules) {
@@ -210,7 +220,7 @@ void update(Device& device, const Control* control, const std::uint8_t* blocks, 
   Kokkos::parallel_for("optimizer.update", range(device, elements / count), KOKKOS_LAMBDA(std::int64_t item) {
     const std::uint8_t flags = blocks[item * count / block_size];
     if (!control->is_kept || !(flags & is_trained)) return;
-    const Factors factors = control->factors;
+    const Factors factors = control->factors[flags >> group_shift];
     for (std::int64_t i = item * count; i < (item + 1) * count; i += 4) {
       const auto at = [&](float* array) -> Four<float>& { return *reinterpret_cast<Four<float>*>(array + i); };
       const Four<float> grad = arrays.grad.template four<T>(i, flags);
@@ -268,7 +278,16 @@ std::vector<std::string> moment_names(const OptimizerConfig& config) {
   fail("optimizer.kind = \"", config.kind, "\" is unknown; it must be \"sgd\" or \"adamw\".");
 }
 
-std::vector<std::uint8_t> block_flags(const OptimizerConfig& config, const Parameters& parameters) {
+/// The distinct rate factors of the slices.
+std::vector<double> rate_groups(const Parameters& parameters) {
+  std::vector<double> groups;
+  for (const Slice& slice : parameters.slices())
+    if (std::ranges::find(groups, slice.rate_factor) == groups.end()) groups.push_back(slice.rate_factor);
+  require(groups.size() <= most_groups, "optimizer.rate_factors makes ", groups.size(), " different rates; at most ", most_groups, " are possible. Use fewer different factors.");
+  return groups;
+}
+
+std::vector<std::uint8_t> block_flags(const OptimizerConfig& config, const Parameters& parameters, const std::vector<double>& groups) {
   std::vector<std::uint8_t> flags(static_cast<std::size_t>(parameters.elements() / block_size), 0);
   const bool has_copy = parameters.compute_dtype() != DType::f32;
   for (const Slice& slice : parameters.slices()) {
@@ -276,6 +295,7 @@ std::vector<std::uint8_t> block_flags(const OptimizerConfig& config, const Param
     if (config.decay_norm_and_bias || !slice.spec.is_norm_or_bias) flag |= is_decayed;
     if (has_copy && !slice.spec.is_norm_or_bias) flag |= is_copied;
     if (slice.grad_dtype != DType::f32) flag |= is_rounded;
+    flag |= static_cast<std::uint8_t>((std::ranges::find(groups, slice.rate_factor) - groups.begin()) << group_shift);
     const std::int64_t begin = slice.offset / block_size, end = (slice.offset + slice.count + block_size - 1) / block_size;
     for (std::int64_t block = begin; block < end; ++block) flags[static_cast<std::size_t>(block)] = flag;
   }
@@ -305,9 +325,12 @@ Optimizer::Optimizer(Device& device, const OptimizerConfig& config, Parameters& 
   if (rates.empty() || parameters.elements() % block_size != 0) fail_with(exit_internal, "optimizer: no rates, or slices that are not aligned to ", block_size);
   s.rules = {.clip_norm = config.clip_norm, .weight_decay = config.weight_decay, .beta1 = config.beta1, .beta2 = config.beta2,
              .rates = static_cast<std::int64_t>(rates.size()), .is_scaling = is_scaling};
+  const std::vector<double> groups = rate_groups(parameters);
+  s.rules.groups = static_cast<int>(groups.size());
+  std::ranges::transform(groups, s.rules.rate_factors, [](double factor) { return static_cast<float>(factor); });
   s.control = device.allocate(sizeof(Control));
   s.rates = device.allocate(rates.size_bytes());
-  const std::vector<std::uint8_t> flags = block_flags(config, parameters);
+  const std::vector<std::uint8_t> flags = block_flags(config, parameters, groups);
   const std::vector<std::int32_t> units = gradient_units(parameters);
   s.blocks = device.allocate(flags.size());
   s.gradient_units = device.allocate(units.size() * sizeof(std::int32_t));

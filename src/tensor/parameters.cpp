@@ -81,15 +81,18 @@ Tensor Parameters::candidate(int buffer) const {
   return slice_of(memory_.candidate, buffer_offsets_[i], vector_shape(buffers_[i].channels));
 }
 
+Parameters::Start Parameters::start_values(std::uint64_t seed) const {
+  Start start{std::vector<float>(static_cast<std::size_t>(elements_), 0.f), std::vector<float>(static_cast<std::size_t>(buffer_elements_), 0.f)};
+  for (const Slice& slice : slices_) from_file_layout(slice.spec, initial_values(slice.spec, seed).data(), start.master.data() + slice.offset);
+  for (std::size_t i = 0; i < buffers_.size(); ++i) std::fill_n(start.running.begin() + buffer_offsets_[i], buffers_[i].channels, buffers_[i].start);
+  return start;
+}
+
 void Parameters::initialize(Device& device, std::uint64_t seed) {
-  std::vector<float> host(static_cast<std::size_t>(elements_), 0.f);
-  for (const Slice& slice : slices_) from_file_layout(slice.spec, initial_values(slice.spec, seed).data(), host.data() + slice.offset);
-  device.copy_to_device(memory_.master.data, host.data(), host.size() * sizeof(float));
-  std::vector<float> start(static_cast<std::size_t>(buffer_elements_), 0.f);
-  for (std::size_t i = 0; i < buffers_.size(); ++i)
-    std::fill_n(start.begin() + buffer_offsets_[i], buffers_[i].channels, buffers_[i].start);
-  device.copy_to_device(memory_.running.data, start.data(), start.size() * sizeof(float));
-  device.copy_to_device(memory_.candidate.data, start.data(), start.size() * sizeof(float));
+  const Start start = start_values(seed);
+  device.copy_to_device(memory_.master.data, start.master.data(), start.master.size() * sizeof(float));
+  device.copy_to_device(memory_.running.data, start.running.data(), start.running.size() * sizeof(float));
+  device.copy_to_device(memory_.candidate.data, start.running.data(), start.running.size() * sizeof(float));
   device.wait();  // the host copies end here
   refresh_compute(device);
 }

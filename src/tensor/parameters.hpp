@@ -47,6 +47,7 @@ struct Slice {
   std::int64_t grad_offset = 0;           // bytes from the gradient buffer's start; a multiple of 128
   DType grad_dtype = DType::f32;
   bool is_frozen = false;
+  double rate_factor = 1;                 // of the learning rate
 };
 
 /// Whether gradients of 16-bit weights stay as they are computed, in 16 bits: where nothing is added to them, neither micro-batches nor ranks.
@@ -66,6 +67,8 @@ class Parameters {
   /// Of f32 size.  Behind the gradients, all f32 ones at their slices' offsets, lies the count of non-finite losses, so that one all-reduce sums both.
   std::int64_t gradient_elements() const { return gradients_end_ + 64; }
   std::int64_t buffer_elements() const { return buffer_elements_; }
+  /// Where a buffer begins, elements from the start of the running statistics.
+  std::int64_t buffer_offset(std::size_t buffer) const { return buffer_offsets_[buffer]; }
   void bind(ParameterMemory memory);
 
   DType compute_dtype() const { return compute_; }
@@ -81,6 +84,9 @@ class Parameters {
   Tensor running(int buffer) const;               // f32 [1, 1, 1, c]
   Tensor candidate(int buffer) const;
 
+  struct Start { std::vector<float> master, running; };
+  /// Every master weight as its Init draws it, and every buffer's start, on the host.
+  Start start_values(std::uint64_t seed) const;
   /// Draws every master weight from its Init, sets buffers to their start (running and candidate), refreshes the compute copy.
   void initialize(Device& device, std::uint64_t seed);
   /// compute = cast(master).  A kernel on the current stream; nothing to do in f32.

@@ -3,8 +3,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "storage/hdf5.hpp"
 #include "storage/sealed_file.hpp"
@@ -47,23 +47,11 @@ void write_slice(H5File& file, const std::string& path, const Slice& slice, cons
 void read_slice(const H5File& file, const std::string& origin, const std::string& path, const Slice& slice, std::vector<float>& flat_values) {
   require(file.has(path), origin, " has no ", path, ": it is of another model than this input's. Check model.name and model.stem, or name another checkpoint.");
   const H5DatasetInfo info = file.info(path);
-  if (info.shape != slice.spec.file_shape) {
-    const auto words = [](const std::vector<std::int64_t>& shape) {
-      std::string s = "[";
-      for (std::size_t i = 0; i < shape.size(); ++i) s += (i ? ", " : "") + std::to_string(shape[i]);
-      return s + "]";
-    };
-    fail(origin, ": ", path, " is ", words(info.shape), ", this model's is ", words(slice.spec.file_shape), ". Check model.name, model.classes and model.stem.");
-  }
+  require(info.shape == slice.spec.file_shape, origin, ": ", path, " is ", shape_text(info.shape), ", this model's is ", shape_text(slice.spec.file_shape),
+          ". Check model.name, model.classes and model.stem.");
   std::vector<float> values(static_cast<std::size_t>(slice.count));
   file.read(path, H5Type::f32, values.data(), values.size());
   from_file_layout(slice.spec, values.data(), flat_values.data() + slice.offset);
-}
-
-std::vector<std::int64_t> offsets_of(const Parameters& layout) {
-  std::vector<std::int64_t> offsets{0};
-  for (const BufferSpec& b : layout.buffers()) offsets.push_back(offsets.back() + (b.channels + 63) / 64 * 64);
-  return offsets;
 }
 
 H5File open_verified(const std::string& path) {
@@ -140,12 +128,11 @@ void write_checkpoint(const std::string& path, const CheckpointHeader& header, c
     for (const MomentValues& m : state.moments) write_slice(file, "/optimizer/" + m.name + "/" + slice.spec.name, slice, m.values);
     tick();
   }
-  const std::vector<std::int64_t> offsets = offsets_of(layout);
   const std::string mean_suffix = "running_mean";
   for (std::size_t i = 0; i < layout.buffers().size(); ++i) {
     const BufferSpec& buffer = layout.buffers()[i];
     const std::int64_t shape[] = {buffer.channels};
-    file.write("/model/" + buffer.name, H5Type::f32, shape, state.running.data() + offsets[i]);
+    file.write("/model/" + buffer.name, H5Type::f32, shape, state.running.data() + layout.buffer_offset(i));
     if (buffer.name.ends_with(mean_suffix)) {
       const std::int64_t tracked = state.progress.optimizer.updates * header.micro_batches;
       file.write("/model/" + buffer.name.substr(0, buffer.name.size() - mean_suffix.size()) + "num_batches_tracked", H5Type::i64, {}, &tracked);
@@ -163,6 +150,12 @@ void write_checkpoint(const std::string& path, const CheckpointHeader& header, c
   temporary.is_published = true;
 }
 
+bool is_checkpoint(const std::string& path) {
+  verify_seal(path);
+  const H5File file = H5File::open(path);
+  return file.has_attribute("format") && file.text_attribute("format") == format_name;
+}
+
 CheckpointHeader read_checkpoint_header(const std::string& path) { return header_in(open_verified(path)); }
 RunProgress read_checkpoint_progress(const std::string& path) { return progress_in(open_verified(path)); }
 
@@ -178,9 +171,8 @@ TrainingState read_checkpoint(const std::string& path, const Parameters& layout,
   state.master.assign(static_cast<std::size_t>(layout.elements()), 0.f);
   for (const Slice& slice : layout.slices()) read_slice(file, path, "/model/" + slice.spec.name, slice, state.master);
   state.running.assign(static_cast<std::size_t>(layout.buffer_elements()), 0.f);
-  const std::vector<std::int64_t> offsets = offsets_of(layout);
   for (std::size_t i = 0; i < layout.buffers().size(); ++i)
-    file.read("/model/" + layout.buffers()[i].name, H5Type::f32, state.running.data() + offsets[i], static_cast<std::size_t>(layout.buffers()[i].channels));
+    file.read("/model/" + layout.buffers()[i].name, H5Type::f32, state.running.data() + layout.buffer_offset(i), static_cast<std::size_t>(layout.buffers()[i].channels));
   if (file.has("/progress/batch_norm")) {
     const std::vector<std::int64_t> shape = file.info("/progress/batch_norm").shape;
     require(shape.size() == 2 && shape[1] == layout.buffer_elements(), path, ": /progress/batch_norm does not fit this model. Check model.name.");
@@ -188,12 +180,44 @@ TrainingState read_checkpoint(const std::string& path, const Parameters& layout,
     file.read("/progress/batch_norm", H5Type::f32, state.group_running.data(), state.group_running.size());
   }
   if (!with_optimizer) return state;
+  require(!header.is_imported(), path, " was made by lockstep import: a run cannot go on from it. Set model.weights = \"", path, "\" instead of run.resume.");
   for (const std::string& name : moment_names) {
     state.moments.push_back({name, std::vector<float>(static_cast<std::size_t>(layout.elements()), 0.f)});
     for (const Slice& slice : layout.slices())
       read_slice(file, path, "/optimizer/" + name + "/" + slice.spec.name, slice, state.moments.back().values);
   }
   return state;
+}
+
+WeightFile read_checkpoint_weights(const std::string& path) {
+  const H5File file = open_verified(path);
+  WeightFile weights{.path = path, .form = "a checkpoint of lockstep", .bytes = {}, .arrays = {}, .beside = {}, .notes = {}};
+  const std::string group = "/model";
+  const std::vector<H5DatasetInfo> datasets = file.list(group);
+  std::size_t bytes = 0;
+  for (const H5DatasetInfo& info : datasets) {
+    const bool is_count = info.type == H5Type::i64;
+    weights.arrays.push_back({.name = info.path.substr(group.size() + 1), .type = is_count ? ElementType::i64 : ElementType::f32, .shape = info.shape, .strides = contiguous(info.shape)});
+    bytes += static_cast<std::size_t>(element_count(info.shape) * name_of(weights.arrays.back().type).bytes);
+  }
+  weights.bytes.resize(bytes);
+  char* at = weights.bytes.data();
+  for (std::size_t i = 0; i < datasets.size(); ++i) {
+    NamedArray& array = weights.arrays[i];
+    const auto elements = static_cast<std::size_t>(element_count(array.shape));
+    file.read(datasets[i].path, array.type == ElementType::i64 ? H5Type::i64 : H5Type::f32, at, elements);
+    array.data = at;
+    at += elements * static_cast<std::size_t>(name_of(array.type).bytes);
+  }
+  return weights;
+}
+
+void require_same_classes(const std::string& path, const std::vector<std::string>& of_file, const std::vector<std::string>& of_shards, const std::string& advice) {
+  if (of_file.empty() || of_file == of_shards) return;   // empty: imported weights know no names
+  std::size_t first = 0;
+  while (first < std::min(of_file.size(), of_shards.size()) && of_file[first] == of_shards[first]) ++first;
+  const auto name = [&](const std::vector<std::string>& names) { return first < names.size() ? "\"" + names[first] + "\"" : std::string("none"); };
+  fail(path, " was trained on other classes: its class ", first, " is ", name(of_file), ", the shards' is ", name(of_shards), ". ", advice);
 }
 
 }  // namespace lockstep

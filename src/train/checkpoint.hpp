@@ -10,6 +10,7 @@
 #include "graph/graph.hpp"
 #include "optim/optimizer.hpp"
 #include "optim/schedule.hpp"
+#include "storage/named_array.hpp"
 #include "tensor/parameters.hpp"
 
 namespace lockstep {
@@ -49,16 +50,24 @@ struct CheckpointHeader {
   std::string fit, rotate;               // how convert made the images
   std::int64_t size = 0;
   std::string versions;
+  /// Made by `lockstep import`: without a run, a batch, an optimizer's state.
+  bool is_imported() const { return global_batch == 0; }
 };
 
 /// Throws when the disk is full or a value is not finite (such a checkpoint is never written); nothing is left behind then.
 void write_checkpoint(const std::string& path, const CheckpointHeader& header, const TrainingState& state, const Parameters& layout,
                       const std::function<void()>& tick);
+/// Whether a sealed file is a checkpoint.  Error where its seal is broken.
+bool is_checkpoint(const std::string& path);
 /// Header alone; verifies the seal.
 CheckpointHeader read_checkpoint_header(const std::string& path);
 RunProgress read_checkpoint_progress(const std::string& path);
 /// Weights into `layout`'s order.  Error naming file, model, count or tensor when they do not fit.  with_optimizer: moments must be there too.
 TrainingState read_checkpoint(const std::string& path, const Parameters& layout, const ModelConfig& model, bool with_optimizer,
                               const std::vector<std::string>& moment_names);
+/// What lies in /model: f32, num_batches_tracked i64, under torchvision's names.
+WeightFile read_checkpoint_weights(const std::string& path);
+/// Error, ending with `advice`, where a checkpoint's classes are known and not the shards'.
+void require_same_classes(const std::string& path, const std::vector<std::string>& of_file, const std::vector<std::string>& of_shards, const std::string& advice);
 
 }  // namespace lockstep

@@ -4,21 +4,11 @@
 
 #include "layers/fusion.hpp"
 #include "models/models.hpp"
+#include "train/name_patterns.hpp"
 #include "train/plan_cache.hpp"
 
 namespace lockstep {
 namespace {
-
-/// Shell-like: * stands for any text, also none.
-bool matches(std::string_view pattern, std::string_view name) {
-  if (pattern.empty()) return name.empty();
-  if (pattern[0] == '*') return matches(pattern.substr(1), name) || (!name.empty() && matches(pattern, name.substr(1)));
-  return !name.empty() && pattern[0] == name[0] && matches(pattern.substr(1), name.substr(1));
-}
-
-bool matches_any(const std::vector<std::string>& patterns, const std::string& name) {
-  return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& pattern) { return matches(pattern, name); });
-}
 
 /// The least that there can be: without scratch where only the most is known.
 MemoryUse without_guess(MemoryUse use) {
@@ -40,11 +30,17 @@ DType dtype_of(const std::string& precision) {
   return DType::f32;
 }
 
+void scale_rates(Parameters& parameters, const OptimizerConfig& config) {
+  require_matches("optimizer.rate_parameters", config.rate_parameters, parameters);
+  for (Slice& slice : parameters.slices()) {
+    const auto match = std::ranges::find_if(config.rate_parameters, [&](const std::string& pattern) { return matches(pattern, slice.spec.name); });
+    if (match != config.rate_parameters.end()) slice.rate_factor = config.rate_factors[static_cast<std::size_t>(match - config.rate_parameters.begin())];
+  }
+}
+
 void freeze(Graph& graph, Parameters& parameters, const FreezeConfig& config) {
-  for (const auto& [key, patterns] : {std::pair("freeze.parameters", &config.parameters), std::pair("freeze.except", &config.except)})
-    for (const std::string& pattern : *patterns)
-      require(std::any_of(parameters.slices().begin(), parameters.slices().end(), [&](const Slice& s) { return matches(pattern, s.spec.name); }),
-              key, ": pattern \"", pattern, "\" matches no parameter of this model. Its last one is called \"", graph.parameter_specs().back().name, "\".");
+  require_matches("freeze.parameters", config.parameters, parameters);
+  require_matches("freeze.except", config.except, parameters);
   for (Slice& slice : parameters.slices())
     slice.is_frozen = matches_any(config.parameters, slice.spec.name) && !matches_any(config.except, slice.spec.name);
   require(std::any_of(parameters.slices().begin(), parameters.slices().end(), [](const Slice& s) { return !s.is_frozen; }),
@@ -69,6 +65,7 @@ Network::Network(Device& device, Communicator& comm, const Config& config, const
   parameters_ = std::make_unique<Parameters>(finish_order(graph_), std::vector<BufferSpec>(graph_.buffer_specs().begin(), graph_.buffer_specs().end()),
                                              dtype_of(config.precision), is_summed ? Gradients::f32 : Gradients::as_computed);
   freeze(graph_, *parameters_, config.freeze);
+  scale_rates(*parameters_, config.optimizer);
   if (config.model.sync_bn && comm.size() > 1 && !device.is_plan_only() && widest_buffer(graph_) > 0)
     exchange_ = make_exchange(device, comm.split(static_cast<int>(config.model.sync_bn_group)), 2 * (2 * widest_buffer(graph_) + 16));
   repeats_ = config.graph.recompute == "always";

@@ -55,6 +55,8 @@ class Network {
 };
 
 DType dtype_of(const std::string& precision);
+/// Gives the slices their factors by optimizer.rate_parameters; Error for a pattern that matches nothing.
+void scale_rates(Parameters& parameters, const OptimizerConfig& config);
 /// Slices whose names match config.parameters and not config.except become frozen; Error for a pattern that matches nothing.
 void freeze(Graph& graph, Parameters& parameters, const FreezeConfig& config);
 

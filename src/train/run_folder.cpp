@@ -108,7 +108,10 @@ ResumeDecision decide_resume(const Config& config) {
     if (!is_continued) decision.checkpoint = asked.string();
   }
   if (!decision.checkpoint.empty()) {
-    decision.global_batch = read_checkpoint_header(decision.checkpoint).global_batch;
+    const CheckpointHeader header = read_checkpoint_header(decision.checkpoint);
+    decision.global_batch = header.global_batch;
+    decision.class_names = header.class_names;
+    decision.config = header.config;
     decision.notes.push_back("resumed from " + decision.checkpoint);
   }
   return decision;

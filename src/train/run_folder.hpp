@@ -27,6 +27,8 @@ struct ResumeDecision {
   std::string checkpoint;                // empty: from the start
   std::vector<std::string> notes;        // which one is taken and why others were refused, for the log
   std::int64_t global_batch = 0;         // the checkpoint's; 0: the input's
+  std::string config;                    // the checkpoint's, resolved TOML; empty: from the start
+  std::vector<std::string> class_names;  // the checkpoint's; rank 0 alone
 };
 
 std::string run_folder(const RunConfig& config);

@@ -47,6 +47,14 @@ TrainingState take_snapshot(Device& device, Communicator& comm, const Network& n
   return state;
 }
 
+TrainingState weights_of(Device& device, const Network& network) {
+  const ParameterMemory& memory = network.parameters().memory();
+  TrainingState state;
+  state.master = host_copy(device, memory.master);
+  state.running = host_copy(device, memory.running);
+  return state;
+}
+
 void restore_weights(Device& device, Communicator& comm, Network& network, TrainingState& state) {
   static_assert(std::is_trivially_copyable_v<RunProgress>);
   const Parameters& parameters = network.parameters();

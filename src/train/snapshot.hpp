@@ -12,6 +12,8 @@ int ranks_per_statistics(const ModelConfig& model, int world);
 
 /// Copies weights, moments and every group's running statistics to rank 0; other ranks get the progress alone.  Waits for the device.
 TrainingState take_snapshot(Device& device, Communicator& comm, const Network& network, const Optimizer& optimizer, const RunProgress& progress, int group);
+/// This rank's weights and running statistics alone.  Waits for the device.
+TrainingState weights_of(Device& device, const Network& network);
 /// Hands rank 0's weights and the run's running statistics to all; sets state.progress on every rank.
 void restore_weights(Device& device, Communicator& comm, Network& network, TrainingState& state);
 /// Hands all of rank 0's state out: weights and moments to all, running statistics to each group (all from rank 0's when the groups have changed).

@@ -70,13 +70,26 @@ void Trainer::restore() {
   Parameters& parameters = network_.parameters();
   parameters.initialize(device_, static_cast<std::uint64_t>(plan_.config.run.seed));
   optimizer_.start(device_, network_.executor().step_state());
-  if (setting_.checkpoint.empty()) return;
+  if (setting_.checkpoint.empty()) {
+    if (!plan_.config.model.weights.empty()) start_from_weights();
+    return;
+  }
   std::vector<std::string> names;
   for (const Optimizer::Moment& moment : optimizer_.moments()) names.push_back(moment.name);
   TrainingState state;
   if (comm_.rank() == 0) state = read_checkpoint(setting_.checkpoint, parameters, plan_.config.model, true, names);
   restore_snapshot(device_, comm_, network_, optimizer_, state, group_);
   run_ = state.progress;
+}
+
+void Trainer::start_from_weights() {
+  TrainingState state;
+  if (comm_.rank() == 0) {
+    state = weights_of(device_, network_);
+    const TakenWeights taken = take_weights(*setting_.weights, plan_.config.model, setting_.train->header().classes, network_.parameters(), state);
+    for (const std::string& line : taken.table) console_.say(line);
+  }
+  restore_weights(device_, comm_, network_, state);
 }
 
 int Trainer::run() {

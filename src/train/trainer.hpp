@@ -19,6 +19,7 @@
 #include "train/run_plan.hpp"
 #include "train/step_inputs.hpp"
 #include "train/stop_vote.hpp"
+#include "train/weights.hpp"
 
 namespace lockstep {
 
@@ -27,6 +28,7 @@ struct RunSetting {
   RunPlan plan;
   std::string folder;
   std::string checkpoint;                // to go on from; empty: from the start
+  const Weights* weights = nullptr;      // on rank 0, to start from, read by the constructor alone; null: drawn
   const Dataset* train = nullptr;
   const Dataset* eval = nullptr;         // null: the data set has no such split
   double process_start = 0;              // by stopwatch_seconds()
@@ -59,6 +61,7 @@ class Trainer {
   struct NotTraining;
 
   void restore();
+  void start_from_weights();
   void step();
   void rehearse();
   RecordingKey key_of(const Slot& slot) const;

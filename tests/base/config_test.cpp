@@ -67,6 +67,7 @@ TEST(Config, EveryMistakeInAFileIsToldInOneLineWithFileLineKeyAndRemedy) {
       {"[schedule]\nkind = \"multistep\"\n", {"milestones_epochs"}},
       {"[schedule]\nmilestones_epochs = [60, 30]\n", {"[60, 30] does not rise"}},
       {"[schedule]\nmilestones_epochs = [30]\nmilestones_steps = [5]\n", {"both set"}},
+      {"[optimizer]\nrate_parameters = [\"fc.*\", \"*.bias\"]\nrate_factors = [10]\n", {"x.toml", "optimizer.rate_parameters has 2 patterns", "optimizer.rate_factors 1 factor"}},
       {"[freeze]\nparameters = [1]\n", {"freeze.parameters = [1] has 1, which is no text"}},
       {"[run]\nname = \"../x\"\n", {"run.name = \"../x\""}},
       {"[run]\nseed = 1\nseed = 2\n", {"x.toml:3", "no TOML"}},
@@ -178,6 +179,7 @@ Config strange_config() {
   config.data.rank_batch = 0;
   config.augment.scale_max = 0.7, config.augment.aspect_max = 1.1;
   config.schedule.milestones_steps.clear();
+  config.optimizer.rate_factors = {0.5, 2};   // as many as the patterns
   return config;
 }
 

@@ -15,6 +15,7 @@ struct Case {
   void (*set)(OptimizerConfig&);
   double clip = 0;
   bool decays_all = true;
+  std::vector<double> rate_factors = {1, 1, 1, 1};   // of each of optim_fixture's slices
 };
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
@@ -33,13 +34,12 @@ grads = np.fromfile("grads", np.float32).reshape(STEPS, -1)
 rates = np.fromfile("rates", np.float32)
 for dtype, name in ((torch.float64, "f64"), (torch.float32, "f32")):
     params = [torch.nn.Parameter(torch.tensor(w, dtype=dtype)) for w in start]
-    groups = [dict(params=params)] if DECAYS_ALL else [
-        dict(params=[p for p, n in zip(params, norm_or_bias) if not n]), dict(params=[p for p, n in zip(params, norm_or_bias) if n], weight_decay=0)]
+    groups = [dict(params=[p]) if DECAYS_ALL or not n else dict(params=[p], weight_decay=0) for p, n in zip(params, norm_or_bias)]
     optimizer = OPTIMIZER
     for s in range(STEPS):
         for p, g in zip(params, np.split(grads[s], np.cumsum(counts)[:-1])): p.grad = torch.tensor(g, dtype=dtype)
         if CLIP: torch.nn.utils.clip_grad_norm_(params, CLIP)
-        for group in optimizer.param_groups: group["lr"] = float(rates[s])
+        for group, factor in zip(optimizer.param_groups, FACTORS): group["lr"] = float(rates[s]) * factor
         optimizer.step()
     torch.cat([p.detach().double() for p in params]).numpy().tofile(name)
 )";
@@ -65,17 +65,19 @@ TEST_P(OptimizerAgainstTorch, FiftyStepsGiveTheWeightsOfTorchInFloat64) {
   options.config = {};
   c.set(options.config);
   options.config.clip_norm = c.clip, options.config.decay_norm_and_bias = c.decays_all;
+  options.rate_factors = c.rate_factors;
   options.rates = falling_rates(static_cast<float>(options.config.learning_rate));
   Training training(options);
   const auto slices = training.parameters().slices();
 
   std::vector<float> start, grads;
-  std::string counts, norms;
+  std::string counts, norms, factors;
   for (std::size_t i = 0; i < slices.size(); ++i) {
     const std::vector<float> w = noise(slices[i].count, i);
     start.insert(start.end(), w.begin(), w.end());
     training.put_weights(static_cast<int>(i), w);
     counts += std::to_string(slices[i].count) + ",", norms += slices[i].spec.is_norm_or_bias ? "1," : "0,";
+    factors += text_of(c.rate_factors[i], ",");
   }
   for (int s = 0; s < steps; ++s) {
     for (std::size_t i = 0; i < slices.size(); ++i) {
@@ -91,7 +93,7 @@ TEST_P(OptimizerAgainstTorch, FiftyStepsGiveTheWeightsOfTorchInFloat64) {
 
   const ScratchFolder folder;
   write_array(folder / "start", start), write_array(folder / "grads", grads), write_array(folder / "rates", options.rates);
-  run_in(folder, with(script, {{"COUNTS", "[" + counts + "]"}, {"NORMS", "[" + norms + "]"}, {"STEPS", std::to_string(steps)},
+  run_in(folder, with(script, {{"COUNTS", "[" + counts + "]"}, {"NORMS", "[" + norms + "]"}, {"FACTORS", "[" + factors + "]"}, {"STEPS", std::to_string(steps)},
                                    {"DECAYS_ALL", c.decays_all ? "True" : "False"}, {"OPTIMIZER", c.torch}, {"CLIP", std::to_string(c.clip)}}));
   const auto truth = read_array<double>(folder / "f64"), rounded = read_array<double>(folder / "f32");
   ASSERT_EQ(ours.size(), truth.size());
@@ -112,6 +114,10 @@ INSTANTIATE_TEST_SUITE_P(
              [](OptimizerConfig& c) { c.momentum = 0.8, c.weight_decay = 0.01, c.nesterov = true; }},
         Case{"momentum_clipped", "torch.optim.SGD(groups, 0.1, momentum=0.9, weight_decay=0.01)", [](OptimizerConfig& c) { c.weight_decay = 0.01; }, 2.5},
         Case{"clip_above_the_norm", "torch.optim.SGD(groups, 0.1, momentum=0.9)", [](OptimizerConfig& c) { c.weight_decay = 0; }, 1000},
+        Case{"momentum_with_rates_by_group", "torch.optim.SGD(groups, 0.1, momentum=0.9, weight_decay=0.01, nesterov=True)",
+             [](OptimizerConfig& c) { c.weight_decay = 0.01, c.nesterov = true; }, 2.5, true, {1, 10, 0.1, 0.35}},
+        Case{"adamw_with_rates_by_group", "torch.optim.AdamW(groups, 0.01, weight_decay=0.1)",
+             [](OptimizerConfig& c) { c.kind = "adamw", c.learning_rate = 0.01, c.weight_decay = 0.1; }, 0, false, {0.5, 10, 1, 0.01}},
         Case{"adamw", "torch.optim.AdamW(groups, 0.01, weight_decay=0.1)",
              [](OptimizerConfig& c) { c.kind = "adamw", c.learning_rate = 0.01, c.weight_decay = 0.1; }},
         Case{"adamw_other_betas", "torch.optim.AdamW(groups, 0.01, betas=(0.8, 0.95), eps=1e-3, weight_decay=0)",

@@ -31,12 +31,14 @@ class Training {
     DType compute = DType::f32;
     Gradients gradients = Gradients::f32;
     std::string frozen;                  // name of the slice that is not trained
+    std::vector<double> rate_factors;    // of each slice; empty: 1
   };
 
   Training() : Training(Options()) {}
   explicit Training(const Options& options)
       : parameters_(some_parameters(), {{"bn.running_mean", 5, 0.f}, {"bn.running_var", 70, 1.f}}, options.compute, options.gradients) {
     for (Slice& slice : parameters_.slices()) slice.is_frozen = slice.spec.name == options.frozen;
+    for (std::size_t i = 0; i < options.rate_factors.size(); ++i) parameters_.slices()[i].rate_factor = options.rate_factors[i];
     const auto tensor = [&](std::int64_t elements, DType dtype) {
       memory_.push_back(device_.allocate(static_cast<std::size_t>(elements) * size_of(dtype)));
       return Tensor{memory_.back().data(), vector_shape(elements), dtype};

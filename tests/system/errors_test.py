@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """What a careless user gets wrong, row by row: the exit code, one line that names the thing, no work begun, and once only on two ranks."""
+import pickle
 import re
 
 from harness import *
+from PIL import Image
 
 folder = scratch()
 data = shapes(folder, train=40, val=20)
@@ -51,6 +53,12 @@ def converts(words, *parts):
 def copy_of(shards, name):
     shutil.copytree(shards, folder / name)
     return folder / name
+
+
+def picture(*path):
+    path = folder.joinpath(*path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(numpy.full((40, 40, 3), len(str(path)) % 256, numpy.uint8)).save(path)
 
 
 # ---- the command line and the input file -----------------------------------------------------------------------------------------------
@@ -146,6 +154,49 @@ row(["train", toml, f"run.outputs={toml}"], "good.toml", "run.outputs")
 row(["train", toml, f"run.outputs={folder / 'blocked'}"], "blocked", ranks=2)
 row(["inspect", folder / "no.h5"], "no.h5")
 
+# ---- weights ---------------------------------------------------------------------------------------------------------------------------
+class Evil:
+    def __reduce__(self):
+        return os.system, (f"touch {folder / 'ran'}",)
+
+
+lenet = {name: value for name, value in arrays(larger, "/model").items()}
+good = write_safetensors(folder / "good.safetensors", lenet)
+with_nan = write_safetensors(folder / "nan.safetensors", {**lenet, "fc2.bias": numpy.full(84, numpy.nan)})
+foreign = write_safetensors(folder / "vit.safetensors", {"patch_embed.proj.weight": numpy.zeros((4, 3, 2, 2)), "head.weight": numpy.zeros((3, 4))})
+truncated, hostile = folder / "short.safetensors", folder / "evil.pth"
+truncated.write_bytes(good.read_bytes()[:40])
+hostile.write_bytes(pickle.dumps({"state_dict": Evil()}, 2))
+run(["import", write_safetensors(folder / "nine.safetensors", {**lenet, "fc3.weight": lenet["fc3.weight"][:9], "fc3.bias": lenet["fc3.bias"][:9]}), folder / "nine.h5"])
+for kind in ["a thing", *"bcdefghij"]:
+    for image in ("train/1", "train/2", "val/1"):
+        split, number = image.split("/")
+        picture("renamed", split, kind, f"{number}.png")
+renamed = folder / "renamed-shards"
+call([convert, "image-folder", folder / "renamed", renamed, "--size", 32])
+for path, *parts in ((folder / "no.pth", "no.pth", "cannot be opened"), (truncated, "short.safetensors", "header is cut off"), (hostile, "evil.pth", "posix.system", "runs no code"),
+                     (with_nan, "nan.safetensors", "fc2.bias", "finite"), (foreign, "vit.safetensors", "patch_embed.proj.weight", "another architecture"), (train_shard, train_shard.name, "checkpoint")):
+    row(["train", toml, "run.name=weights", f"model.weights={path}"], *parts, ranks=2)
+    row(["import", path, folder / "made.h5"], *parts)
+row(["train", toml, "run.name=weights", "model.name=resnet20", f"model.weights={good}"], "good.safetensors", "weights of lenet", "model.name is resnet20")
+row(["train", toml, "run.name=weights", f"model.weights={good}", 'model.weights_except=["head.*"]'], "model.weights_except", "head.*")
+row(["train", toml, "run.name=weights", f"run.resume={larger}", "model.classes=12", f"data.path={renamed}"], larger.name, "class 0", '"a thing"')
+row(["train", toml, "run.name=weights", f"model.weights={larger}", "model.classes=12", f"data.path={renamed}"], larger.name, "class 0", '"a thing"', "model.weights_except")
+row(["eval", toml, f"eval.checkpoint={larger}", f"data.path={renamed}"], larger.name, "class 0", '"a thing"')
+row(["import", good, folder / "made.h5", "model.name=resnet18"], "weights of lenet", "resnet18")
+row(["import", folder / "made.h5", good], "good.safetensors", ".h5")
+row(["import", good], "WEIGHTS CHECKPOINT")
+row(["export", larger, folder / "made.bin"], "made.bin", ".safetensors")
+row(["export", val_shard, folder / "made.pth"], val_shard.name, "checkpoint")
+row(["export", larger, folder / "none" / "made.pth"], "made.pth", "written")
+run(["import", good, folder / "made.h5"])
+row(["check", toml, f"model.weights={truncated}"], "short.safetensors", "header is cut off")
+row(["train", toml, "run.name=made", "model.classes=12", f"run.resume={folder / 'made.h5'}"], "made.h5", "lockstep import", "model.weights")
+row(["eval", toml, f"eval.checkpoint={folder / 'nine.h5'}"], "model.classes = 9", "10 classes")
+row(["train", toml, "optimizer.rate_parameters=['fc3.*']"], "optimizer.rate_parameters", "rate_factors")
+row(["train", toml, "run.name=weights", "optimizer.rate_parameters=['head.*']", "optimizer.rate_factors=[10]"], "optimizer.rate_parameters", "head.*")
+assert not (folder / "ran").exists(), "a pickle was run"
+
 # ---- divergence: code 3 names the step, and no checkpoint holds what is not finite ------------------------------------------------------
 row(["train", toml, "optimizer.learning_rate=10000", "schedule.kind=constant", "run.epochs=20", "checkpoint.every_steps=1", "checkpoint.keep_last=0",
      "run.name=diverged", "run.log_every=7"], "not finite at step", "diverged", "optimizer.learning_rate", code=3, ranks=2)
@@ -156,15 +207,6 @@ assert not list((runs / "diverged").rglob("*.partial"))
 assert all(r["loss"] is not None for r in records(runs / "diverged", "train"))
 
 # ---- lockstep-convert ------------------------------------------------------------------------------------------------------------------
-from PIL import Image
-
-
-def picture(*path):
-    path = folder.joinpath(*path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(numpy.full((40, 40, 3), len(str(path)) % 256, numpy.uint8)).save(path)
-
-
 for kind in "ab":
     for i in range(3):
         picture("two/train", kind, f"{i}.png")

@@ -175,3 +175,15 @@ def write_input(path, **keys):
             text += f"{name} = {json.dumps(value) if not isinstance(value, pathlib.Path) else json.dumps(str(value))}\n"
     pathlib.Path(path).write_text(text)
     return path
+
+
+def write_safetensors(path, tensors, metadata=None):
+    """{name: f32 array} in the form of https://github.com/huggingface/safetensors."""
+    header, blocks, at = {"__metadata__": metadata or {"format": "pt"}}, [], 0
+    for name, array in tensors.items():
+        blocks.append(numpy.ascontiguousarray(array, numpy.float32).tobytes())
+        header[name] = {"dtype": "F32", "shape": list(numpy.shape(array)), "data_offsets": [at, at + len(blocks[-1])]}
+        at += len(blocks[-1])
+    text = json.dumps(header).encode()
+    pathlib.Path(path).write_bytes(len(text).to_bytes(8, "little") + text + b"".join(blocks))
+    return path

@@ -9,6 +9,7 @@
 #include "train/network.hpp"
 #include "train/run_folder.hpp"
 #include "train/run_plan.hpp"
+#include "train/weights.hpp"
 
 namespace lockstep {
 namespace {
@@ -71,10 +72,15 @@ void print_rates(const RunPlan& plan) {
 }  // namespace
 
 int run_check(const Invocation& invocation, Communicator& comm, Device& device) {
-  const Config config = read_config(invocation.arguments.at(0), invocation.overrides);
+  Config config = read_config(invocation.arguments.at(0), invocation.overrides);
   require(!config.data.path.empty(), "data.path is not set. Give the folder of shards that lockstep-convert has made.");
   require(comm.size() == 1, "check needs one process. Give the number of ranks as run.ranks=N.");
   const Dataset train(config.data.path, config.data.train_split);
+  std::optional<Weights> weights;
+  if (!config.model.weights.empty()) {
+    weights = read_weights(config.model.weights);
+    take_normalization(config, weights->config, config.model.weights);
+  }
   const RunPlan plan = plan_run(config, train.header(), train.size(), std::max<std::int64_t>(1, config.run.ranks));
   std::optional<Dataset> eval;
   for (const std::string& split : splits_in(config.data.path))
@@ -87,6 +93,12 @@ int run_check(const Invocation& invocation, Communicator& comm, Device& device) 
   const Network network(device, comm, plan.config, plan.images, beside_training(device, plan, train, evaluated));
   std::cout << "network   " << plan.config.model.name << ", " << plan.config.model.classes << " classes, " << network.parameters().elements() << " weights (padded), "
             << network.graph().nodes().size() << " layers, " << network.executor().tasks().buckets.size() << " gradient buckets, precision " << plan.config.precision << "\n";
+  if (weights) {
+    Parameters::Start start = network.parameters().start_values(static_cast<std::uint64_t>(config.run.seed));
+    TrainingState state;
+    state.master = std::move(start.master), state.running = std::move(start.running);
+    for (const std::string& line : take_weights(*weights, plan.config.model, train.header().classes, network.parameters(), state).table) std::cout << line << "\n";
+  }
   print_memory(plan, device, network.memory(), cache_if_free(plan, device, train, evaluated));
   std::cout << "folder    " << run_folder(config.run) << "\n"
             << "ok\n";

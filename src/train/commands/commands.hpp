@@ -22,6 +22,8 @@ struct Invocation {
 int run_inspect(const Invocation& invocation);
 int run_keys(const Invocation& invocation);
 int run_report(const Invocation& invocation);
+int run_import(const Invocation& invocation);
+int run_export(const Invocation& invocation);
 
 /// All ranks, or one process.
 int run_train(const Invocation& invocation, Communicator& comm, Device& device);

@@ -23,8 +23,7 @@ int run_eval(const Invocation& invocation, Communicator& comm, Device& device) {
   take_from_run(config, header);         // whatever data is evaluated
 
   const Dataset dataset(config.data.path, config.data.eval_split);
-  require(comm.rank() != 0 || dataset.header().classes == header.class_names, "the classes of ", config.data.path, " are not those that ", chosen ? chosen->path() : "",
-          " was trained on. Convert the images with the same class folders.");
+  if (comm.rank() == 0) require_same_classes(chosen->path(), header.class_names, dataset.header().classes, "Convert the images with the same class folders.");
   const RunPlan plan = plan_evaluation(config, dataset.header(), dataset.size(), comm.size());
 
   limit_memory(device, config.device);

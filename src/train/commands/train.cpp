@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <optional>
 
 #include "base/build_info.hpp"
 #include "train/commands/commands.hpp"
@@ -18,6 +19,7 @@ ResumeDecision agree_on_resume(Communicator& comm, const Config& config) {
   ResumeDecision decision;
   if (comm.rank() == 0) decision = decide_resume(config);
   decision.checkpoint = comm.broadcast(decision.checkpoint, 0);
+  decision.config = comm.broadcast(decision.config, 0);
   comm.broadcast(&decision.global_batch, sizeof decision.global_batch, 0);
   return decision;
 }
@@ -32,6 +34,19 @@ std::unique_ptr<Dataset> open_eval(const Config& config) {
   for (const std::string& split : splits_in(config.data.path))
     if (split == config.data.eval_split) return std::make_unique<Dataset>(config.data.path, split);
   return nullptr;
+}
+
+/// Rank 0 reads the weights that a new run starts from; all take the normalization that they were trained with, at a resume too.
+std::optional<Weights> open_weights(Communicator& comm, Config& config, const ResumeDecision& decision) {
+  std::optional<Weights> weights;
+  if (config.model.weights.empty()) return weights;
+  std::string trained = decision.config;
+  if (decision.checkpoint.empty()) {
+    if (comm.rank() == 0) weights = read_weights(config.model.weights);
+    trained = comm.broadcast(weights ? weights->config : "", 0);
+  }
+  take_normalization(config, trained, decision.checkpoint.empty() ? config.model.weights : decision.checkpoint);
+  return weights;
 }
 
 }  // namespace
@@ -50,9 +65,12 @@ int run_train(const Invocation& invocation, Communicator& comm, Device& device) 
   const ResumeDecision decision = agree_on_resume(comm, config);
 
   const Dataset train(config.data.path, config.data.train_split);
+  if (comm.rank() == 0)
+    require_same_classes(decision.checkpoint, decision.class_names, train.header().classes, "Convert the images with the same class folders, or start another run.name with model.weights.");
   const std::unique_ptr<Dataset> eval = open_eval(config);
   require_same(comm, "the shards", shard_summary(train) + (eval ? shard_summary(*eval) : ""));
 
+  std::optional<Weights> weights = open_weights(comm, config, decision);
   limit_memory(device, config.device);
   Console console(comm.rank() == 0 ? folder : "");
   std::vector<std::string> notes = decision.notes;
@@ -63,7 +81,7 @@ int run_train(const Invocation& invocation, Communicator& comm, Device& device) 
     config.data.global_batch = decision.global_batch;
   }
   RunSetting setting{.plan = plan_run(config, train.header(), train.size(), comm.size()), .folder = folder, .checkpoint = decision.checkpoint,
-                     .train = &train, .eval = eval.get(), .process_start = invocation.process_start};
+                     .weights = weights ? &*weights : nullptr, .train = &train, .eval = eval.get(), .process_start = invocation.process_start};
   const Config& resolved = setting.plan.config;
   require_same(comm, "the input", to_toml(resolved));
 
@@ -74,6 +92,8 @@ int run_train(const Invocation& invocation, Communicator& comm, Device& device) 
     write_aside(folder + "/config.toml", to_toml(resolved));
     console.say(ranks);
     for (const std::string& note : notes) console.say(note);
+    if (weights && config.data.mean.empty())
+      console.say("warning: data.mean is empty, so images are normalized by the shards' own mean and std; set data.mean and data.std to those that " + config.model.weights + " was trained with.");
     if (!eval) console.say("warning: " + resolved.data.path + " has no split \"" + resolved.data.eval_split + "\": this run evaluates nothing. Set data.eval_split.");
     if (resolved.model.classes > setting.plan.shard_classes)
       console.say(text_of("model.classes = ", resolved.model.classes, ": more than the shards' ", setting.plan.shard_classes, "; the other outputs have no images"));
@@ -87,6 +107,7 @@ int run_train(const Invocation& invocation, Communicator& comm, Device& device) 
                     {.run = resolved.run.name, .versions = text_of("lockstep ", build_info().version, " ", build_info().configuration, ", ", build_info().libraries),
                      .git_hash = build_info().git_hash, .config = to_toml(resolved), .job = invocation.job, .hosts = hosts, .ranks = comm.size(),
                      .resumed_from = decision.checkpoint, .rank_map = ranks});
+    weights.reset();                     // taken; they need not lie in memory while it trains
     code = trainer.run();
   }
   comm.count_calls(nullptr);
