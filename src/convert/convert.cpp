@@ -65,7 +65,8 @@ std::string request_of(Source& source, const std::string& input, const Listing& 
   std::string text = text_of("source = ", source.name(), "\n");
   if (source.has_input()) text += text_of("input = ", fs::weakly_canonical(input).string(), "\n");
   for (const SourceOption& option : source.options())
-    std::visit([&](const auto* value) { text += text_of(option.name, " = ", *value, "\n"); }, option.value);
+    if (const std::string value = std::visit([](const auto* held) { return text_of(*held); }, option.value); option.unwritten.empty() || value != option.unwritten)
+      text += text_of(option.name, " = ", value, "\n");
   std::uint32_t crc = 0;
   for (const SourceSplit& split : listing.splits)
     for (const Item& item : split.items) {
@@ -75,13 +76,18 @@ std::string request_of(Source& source, const std::string& input, const Listing& 
   return text + text_of("seed = ", options.seed, "\nshards = ", options.shards, "\nimages = ", std::hex, crc, " (checksum of names and labels)\n");
 }
 
-/// The first line of `now` that `before` has otherwise.
+/// The first line that one of them has otherwise than the other, or alone.
 std::string difference(const std::string& before, const std::string& now) {
-  std::istringstream a(before), b(now);
-  std::string was, is;
-  while (std::getline(b, is)) {
-    if (!std::getline(a, was)) was.clear();
-    if (was != is) return text_of("was made with \"", was, "\", not \"", is, "\"");
+  const auto line_of = [](const std::string& text, const std::string& key) {   // empty: there is none
+    const std::size_t at = ("\n" + text).find("\n" + key + " = ");
+    return at == std::string::npos ? std::string() : text.substr(at, text.find('\n', at) - at);
+  };
+  std::istringstream lines(now + before);
+  for (std::string line; std::getline(lines, line);) {
+    const std::string key = line.substr(0, line.find(" = ")), was = line_of(before, key), is = line_of(now, key);
+    if (was == is) continue;
+    if (was.empty()) return text_of("was made without \"", is, "\"");
+    return text_of("was made with \"", was, "\"", is.empty() ? "" : text_of(", not \"", is, "\""));
   }
   return "was made with other options";
 }

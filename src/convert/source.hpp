@@ -17,6 +17,7 @@ struct SourceOption {
   std::string name, meaning;
   std::variant<bool*, std::int64_t*, double*, std::string*> value;
   std::vector<std::string> words = {};        // the legal strings; empty: any
+  std::string unwritten = {};                 // a value that reports leave out: what images were made with before there was this option
 };
 
 struct Item {                                 // all that is kept of an image while it is not being worked on

@@ -27,7 +27,7 @@ TEST(Convert, HelpNamesEverySourceAndOption) {
   const Outcome help = convert_with({"--help"});
   EXPECT_EQ(help.code, 0);
   for (const char* word : {"image-folder", "cifar10", "cifar100", "shapes", "--size", "--fit", "--no-rotate", "--max-aspect", "--val-fraction", "--val-dir",
-                           "--val-labels", "--val-label-names", "--train", "--val", "--seed", "--shards", "--threads", "--strict", "--force", "--overwrite", "OUTPUT"})
+                           "--val-labels", "--val-label-names", "--train", "--val", "--classes", "--seed", "--shards", "--threads", "--strict", "--force", "--overwrite", "OUTPUT"})
     EXPECT_TRUE(help.says(word)) << word;
   EXPECT_TRUE(convert_with({"image-folder", "--help"}).says("--val-fraction"));
 }
@@ -36,6 +36,7 @@ TEST(Convert, AWrongCommandLineIsOneLineAndExitTwo) {
   const ScratchFolder folder;
   for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
            {}, {"nonsense"}, {"shapes"}, {"shapes", folder / "o", "--trian", "5"}, {"shapes", folder / "o", "--train", "many"}, {"shapes", folder / "o", "--train", "0"},
+           {"shapes", folder / "o", "--size", "7"}, {"shapes", folder / "o", "--size", "1025"}, {"shapes", folder / "o", "--classes", "1"}, {"shapes", folder / "o", "--classes", "1001"},
            {"image-folder", folder / "missing", folder / "o"}, {"image-folder", folder.path(), folder / "o", "--fit", "squash"}, {"shapes", folder / "o", "--threads", "0"},
            {"shapes", folder / "o", "--train", "5", "--shards", "6"}, {"shapes", folder / "o", "--shards", "-1"}, {"shapes", "/proc/no", "--train", "5"},
            {"cifar10", folder / "missing", folder / "o"}}) {
@@ -45,6 +46,8 @@ TEST(Convert, AWrongCommandLineIsOneLineAndExitTwo) {
     EXPECT_EQ(outcome.printed.find("error:"), outcome.printed.rfind("error:"));
   }
   EXPECT_TRUE(convert_with({"shapes", folder / "o", "--trian", "5"}).says("--trian"));
+  EXPECT_TRUE(convert_with({"shapes", folder / "o", "--size", "7"}).says("--size 7 must be from 8 to 1024"));
+  EXPECT_TRUE(convert_with({"shapes", folder / "o", "--classes", "1001"}).says("--classes 1001 must be from 2 to 1000"));
 }
 
 TEST(Convert, BytesDoNotDependOnThreads) {
@@ -100,6 +103,15 @@ TEST(Convert, ARerunIsDoneAtOnceAndAnotherRequestNeedsOverwrite) {
   other.push_back("--overwrite");
   EXPECT_EQ(convert_with(other).code, 0);
   EXPECT_EQ(Dataset(folder.path(), "train").size(), 60);
+  other.pop_back();
+  other.insert(other.end(), {"--size", "40"});                     // an option whose default value the report leaves out
+  EXPECT_TRUE(convert_with(other).says("was made without \"size = 40\""));
+  other.push_back("--overwrite");
+  EXPECT_EQ(convert_with(other).code, 0);
+  other.resize(other.size() - 3);
+  EXPECT_TRUE(convert_with(other).says("was made with \"size = 40\". Choose"));
+  other.push_back("--overwrite");
+  EXPECT_EQ(convert_with(other).code, 0);
 
   fs::remove(folder / "val-00000-of-00001.h5");                    // a damaged set is made again
   other.pop_back();
@@ -148,12 +160,14 @@ TEST(Convert, ALogHasPlainLinesAndTheReportSaysWhatWasWritten) {
 
 TEST(Convert, ATooSmallDiskIsSaidBeforeAnyWork) {
   const ScratchFolder folder;
-  // 4 GB of images on a file system of 1 MB; needs the right to mount.
-  const Outcome outcome = run_command("unshare -m sh -c 'mount -t tmpfs -o size=1m none " + folder.path() + " && " + converter() + " shapes " + folder.path() +
-                                      "/o --train 1300000 --val 10' || exit $?");
-  if (outcome.says("mount") || outcome.says("unshare")) GTEST_SKIP() << outcome.printed;
-  EXPECT_EQ(outcome.code, 2) << outcome.printed;
-  EXPECT_TRUE(outcome.says("free, but about 4.1 GB will be written. Free some, or --force")) << outcome.printed;
+  // Gigabytes of images on a file system of 1 MB; needs the right to mount.
+  for (const auto& [options, size] : {std::pair("--train 1300000 --val 10", "4.1 GB"), std::pair("--size 256 --classes 1000 --train 60000 --val 10", "11.8 GB")}) {
+    const Outcome outcome = run_command("unshare -m sh -c 'mount -t tmpfs -o size=1m none " + folder.path() + " && " + converter() + " shapes " + folder.path() + "/o " + options +
+                                        "' || exit $?");
+    if (outcome.says("mount") || outcome.says("unshare")) GTEST_SKIP() << outcome.printed;
+    EXPECT_EQ(outcome.code, 2) << outcome.printed;
+    EXPECT_TRUE(outcome.says(std::string("free, but about ") + size + " will be written. Free some, or --force")) << outcome.printed;
+  }
 }
 
 }  // namespace
