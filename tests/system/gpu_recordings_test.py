@@ -15,7 +15,7 @@ def train(name, steps=[9, 18, 18], images=50, **keys):
     """Nine steps an epoch, the last of 8 images; four batches an evaluation, the last of 2.  The checkpoint, and what evaluations said."""
     toml = write_input(folder / f"{name}.toml", **{
         "data.path": data, "data.global_batch": 24, "data.eval_batch": 16, "run.outputs": folder / "runs", "run.epochs": 2, "run.log_every": 3,
-        "optimizer.learning_rate": 0.02, "augment.train": "pad_crop", "augment.flip": True, **keys})
+        "optimizer.learning_rate": 0.02, "backends.deterministic": True, "augment.train": "pad_crop", "augment.flip": True, **keys})
     run(["train", toml], threads=2)
     run(["eval", toml, f"eval.checkpoint={checkpoints(folder / 'runs' / name)[-1]}"], threads=2)
     scales = [r["loss_scale"] for r in records(folder / "runs" / name, "train")]
