@@ -21,6 +21,7 @@ class Plain final : public Layer {
     return {weight};
   }
   Needs needs(DType, Shapes) const override { return {}; }
+  bool can_repeat() const override { return has_weight_; }
   void forward(const Forward&) override {}
   void backward_input(const Backward&) override {}
 
@@ -80,6 +81,29 @@ TEST(Tasks, TheFirstConsumerWritesAGradientAndLaterOnesAdd) {
   }
   EXPECT_EQ(writers[1], 2) << "a is read by b and by the sum";
   EXPECT_EQ(writers.count(0), 0u) << "images need no gradient";
+}
+
+TEST(Tasks, WhatIsRepeatedIsMadeOnceAndBeforeAnyBackwardTaskThatReadsIt) {
+  const Graph graph = residual_net();
+  const Parameters parameters = parameters_of(graph);
+  const TaskList kept = training_tasks(graph, parameters, 1 << 20), repeated = training_tasks(graph, parameters, 1 << 20, true);
+  std::map<int, int> made;                            // value -> how often it was repeated
+  std::vector<TaskKind> others;
+  for (const Task& task : repeated.tasks) {
+    if (task.kind == TaskKind::repeat) {
+      ++made[graph.nodes()[static_cast<std::size_t>(task.node)].out];
+      continue;
+    }
+    others.push_back(task.kind);
+    if (task.kind != TaskKind::backward_input && task.kind != TaskKind::backward_weight) continue;
+    for (const int in : graph.nodes()[static_cast<std::size_t>(task.node)].in)
+      for (const Node& maker : graph.nodes())
+        if (maker.out == in && maker.layer->can_repeat()) { EXPECT_EQ(made[in], 1) << "value " << in; }
+  }
+  EXPECT_EQ(made.size(), 2u) << "a and b; nobody reads c, and the sum cannot be repeated";
+  std::vector<TaskKind> all;
+  for (const Task& task : kept.tasks) all.push_back(task.kind);
+  EXPECT_EQ(others, all);
 }
 
 TEST(Tasks, BelowFrozenWeightsNothingIsDifferentiatedOrSummed) {
