@@ -177,11 +177,12 @@ int main(int argc, char** argv) {
     report(text_of("lockstep ", chosen->name, " needs ", chosen->argument, " before its overrides. See lockstep --help."));
     return exit_bad_input;
   }
-  if (const bool is_two = std::string_view(chosen->argument).find(' ') != std::string_view::npos; is_two && invocation.arguments.size() != 2) {
+  const std::string_view wanted = chosen->argument;
+  if (wanted.find(' ') != std::string_view::npos && !wanted.ends_with("...") && invocation.arguments.size() != 2) {
     report(text_of("lockstep ", chosen->name, " needs ", chosen->argument, ": two paths, and ", invocation.arguments.size(), " were given. See lockstep --help."));
     return exit_bad_input;
   }
-  if (invocation.arguments.size() > 1 && std::string_view(chosen->argument) == "INPUT.toml") {
+  if (invocation.arguments.size() > 1 && wanted == "INPUT.toml") {
     report(text_of("\"", invocation.arguments[1], "\": lockstep ", chosen->name, " takes one INPUT.toml; what follows it is section.key=value. See lockstep keys."));
     return exit_bad_input;
   }
