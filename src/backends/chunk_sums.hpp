@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "backends/conv.hpp"
+#include "tensor/pack.hpp"
 #include "tensor/views.hpp"
 
 namespace lockstep {
@@ -50,9 +51,7 @@ void conv_bias_sums(const Device& device, const T* from, std::int64_t pixels, st
 /// On a GPU: to[chunk][k] = that sum, or is added to what is there.  A team takes a chunk of up to 64 columns of `width` channels, its threads rows.
 template <int width, class T>
 void conv_bias_sums_by_teams(const Device& device, const T* from, std::int64_t pixels, std::int64_t k, std::int64_t chunks, float* to, bool adds) {
-  struct alignas(sizeof(T) * width) Packet {
-    T of[width];
-  };
+  using Packet = Pack<T, width>;
   constexpr int threads = 256;
   const int columns = static_cast<int>(std::min<std::int64_t>(k / width, 64)), groups = threads / columns;
   const std::int64_t pixels_each = (pixels + chunks - 1) / chunks, blocks = (k / width + columns - 1) / columns;

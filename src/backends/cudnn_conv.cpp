@@ -12,6 +12,7 @@
 #include "backends/cudnn_plan.hpp"
 #include "backends/cudnn_timing.hpp"
 #include "backends/direct_plan.hpp"
+#include "tensor/pack.hpp"
 #include "tensor/views.hpp"
 
 namespace lockstep {
@@ -29,9 +30,7 @@ void conv_accumulate(const Device& device, const From* from, To* to, std::int64_
 template <class T>
 void conv_add_bias(const Device& device, T* y, const float* bias, std::int64_t pixels, std::int64_t k) {
   constexpr int most = 8;
-  struct alignas(sizeof(T) * most) Packet {
-    T of[most];
-  };
+  using Packet = Pack<T, most>;
   if (k % most == 0 && sizeof(Packet) <= 16) {
     const auto wide = static_cast<std::uint32_t>(k / most);
     Kokkos::parallel_for("conv.add_bias", range(device, pixels * wide), KOKKOS_LAMBDA(std::int64_t i) {
@@ -201,18 +200,18 @@ class CudnnConv final : public ConvOp {
 
   /// Without a GPU: what plans need that were chosen on one before; where one is not known, all that they may need.
   void foresee(ConvChoices* choices) {
-    std::map<bool, std::size_t> bytes;   // of weights' gradients, and of the rest
+    std::size_t bytes = 0, weight_bytes = 0;
     bool has_adding = false, is_known = choices;
     for (const auto& [direction, form] : calls()) {
       const ConvChoice* chosen = choices ? choices->find_on_any_device(named(direction, form)) : nullptr;
       if (form == Form::sums) foreseen_parts_ = chosen ? chosen->sum_parts : sum_parts_bound(problem_);
       has_adding = has_adding || (form == Form::adds && chosen && !chosen->way.empty());
-      std::size_t& most = bytes[direction == ConvDirection::grad_weight];
+      std::size_t& most = direction == ConvDirection::grad_weight ? weight_bytes : bytes;
       if (chosen) most = std::max(most, static_cast<std::size_t>(chosen->workspace_bytes));
       is_known = is_known && chosen;
     }
     is_adding_apart_ = !is_wide() && !has_adding;
-    if (is_known) plan_workspace_ = std::min(plan_workspace_, bytes[false]), weight_plan_workspace_ = std::min(weight_plan_workspace_, bytes[true]);
+    if (is_known) plan_workspace_ = std::min(plan_workspace_, bytes), weight_plan_workspace_ = std::min(weight_plan_workspace_, weight_bytes);
   }
 
   /// The plan of a direction; made when it is first asked for, which is before anything is recorded.  Null: our own kernels.

@@ -2,6 +2,7 @@
 #include "base/random.hpp"
 #include "layers/lanes.hpp"
 #include "layers/layers.hpp"
+#include "tensor/pack.hpp"
 
 namespace lockstep {
 
@@ -102,16 +103,10 @@ void dropout_apply(const Device& device, Tensor in, Tensor out, DropoutNumbers n
   });
 }
 
-/// Neighbouring channels that are read and written at once.
-template <class T, int width>
-struct alignas(width * sizeof(T)) Channels {
-  T of[width];
-};
-
 /// y[n, p, q, before + k] = x[n, stride p, stride q, k]; the other channels are 0.
 template <class T, int width>
 void subsample_pad_forward(const Device& device, Tensor in, Tensor out, std::int64_t stride, std::int64_t before) {
-  using Some = Channels<T, width>;
+  using Some = Pack<T, width>;
   const Shape xs = in.shape, ys = out.shape;
   const T* x = in.as<T>();
   T* y = out.as<T>();
@@ -129,7 +124,7 @@ void subsample_pad_forward(const Device& device, Tensor in, Tensor out, std::int
 /// Its transpose; grad_x = or +=.
 template <class T, int width>
 void subsample_pad_backward(const Device& device, Tensor grad_out, Tensor grad_in, std::int64_t stride, std::int64_t before, bool adds) {
-  using Some = Channels<T, width>;
+  using Some = Pack<T, width>;
   const Shape xs = grad_in.shape, ys = grad_out.shape;
   const T* dy = grad_out.as<T>();
   T* dx = grad_in.as<T>();

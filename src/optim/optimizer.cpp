@@ -5,22 +5,12 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "optim/update_blocks.hpp"
 #include "tensor/views.hpp"
 
 namespace lockstep {
 
 namespace optimizer_kernels {
-
-// The flat buffer in blocks of 64 elements: a slice starts at a block, its last one is filled up with zeros (tensor/parameters).
-constexpr std::int64_t block_size = 64;
-enum BlockFlag : std::uint8_t {
-  is_trained = 1,
-  is_decayed = 2,
-  is_copied = 4,                         // has a 16-bit compute copy
-  is_rounded = 8,                        // its gradient is of the copy's type
-};
-// A block's other bits say which of the distinct rate factors is its slice's.
-constexpr int group_shift = 4, most_groups = 16;
 
 // torch.cuda.amp.GradScaler's numbers.  The ends keep scale and 1 / scale normal floats whatever happens in between.
 constexpr float first_scale = 65536, largest_scale = 0x1p60f, smallest_scale = 0x1p-60f;
@@ -48,28 +38,6 @@ struct Rules {                           // constant in a run
   float rate_factors[most_groups] = {};  // of each group
 };
 
-/// What a GPU's thread reads and writes at once.
-template <class T>
-struct alignas(4 * sizeof(T)) Four {
-  T v[4];
-};
-
-/// Where gradients lie: each block's begins a unit of 128 bytes.
-struct GradientBlocks {
-  const char* base;
-  const std::int32_t* units;             // of each block
-  /// Elements i to i + 3, T the compute type.
-  template <class T>
-  KOKKOS_INLINE_FUNCTION Four<float> four(std::int64_t i, std::uint8_t flags) const {
-    const char* const block = base + std::int64_t{units[i / block_size]} * 128;
-    if (!(flags & is_rounded)) return reinterpret_cast<const Four<float>*>(block)[i % block_size / 4];
-    const Four<T> rounded = reinterpret_cast<const Four<T>*>(block)[i % block_size / 4];
-    Four<float> r;
-    for (int k = 0; k < 4; ++k) r.v[k] = static_cast<float>(rounded.v[k]);
-    return r;
-  }
-};
-
 /// A CPU's share: sum of squares of the trained gradients of 64 blocks in a row, so that the sum does not depend on the number of threads.  Double,
 /// since squares of scaled gradients overflow f32.
 template <class T>
@@ -80,7 +48,7 @@ double share_of_squares(const GradientBlocks& grad, const std::uint8_t* blocks, 
     if (!(blocks[block] & is_trained)) continue;
     for (std::int64_t i = 0; i < block_size; i += 4) {
       const Four<float> g = grad.four<T>(block * block_size + i, blocks[block]);
-      for (int k = 0; k < 4; ++k) sums[i % 8 + k] += static_cast<double>(g.v[k]) * static_cast<double>(g.v[k]);
+      for (int k = 0; k < 4; ++k) sums[i % 8 + k] += static_cast<double>(g.of[k]) * static_cast<double>(g.of[k]);
     }
   }
   return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
@@ -101,7 +69,7 @@ void sum_squares_by_teams(Device& device, const GradientBlocks& gradients, const
       const std::uint8_t flags = blocks[four * 4 / block_size];
       if (!(flags & is_trained)) return;
       const Four<float> g = grad.four<T>(4 * four, flags);
-      for (int k = 0; k < 4; ++k) sum += static_cast<double>(g.v[k]) * static_cast<double>(g.v[k]);
+      for (int k = 0; k < 4; ++k) sum += static_cast<double>(g.of[k]) * static_cast<double>(g.of[k]);
     }, squares);
     if (team.team_rank() == 0) second[team.league_rank()] = squares;
   });
@@ -227,16 +195,16 @@ void update(Device& device, const Control* control, const std::uint8_t* blocks, 
       Four<float> weight = at(arrays.weight), moment[2] = {};
       for (int m = 0; m < Rule::moments; ++m) moment[m] = at(arrays.moments[m]);
       for (int k = 0; k < 4; ++k) {
-        float here[2] = {moment[0].v[k], moment[1].v[k]};
-        weight.v[k] = rule(weight.v[k], grad.v[k], here, flags, factors);
-        moment[0].v[k] = here[0], moment[1].v[k] = here[1];
+        float here[2] = {moment[0].of[k], moment[1].of[k]};
+        weight.of[k] = rule(weight.of[k], grad.of[k], here, flags, factors);
+        moment[0].of[k] = here[0], moment[1].of[k] = here[1];
       }
       at(arrays.weight) = weight;
       for (int m = 0; m < Rule::moments; ++m) at(arrays.moments[m]) = moment[m];
       if constexpr (sizeof(T) == 2) {
         if (!(flags & is_copied)) continue;
         Four<T> copy;
-        for (int k = 0; k < 4; ++k) copy.v[k] = T(weight.v[k]);
+        for (int k = 0; k < 4; ++k) copy.of[k] = T(weight.of[k]);
         *reinterpret_cast<Four<T>*>(arrays.copy + i) = copy;
       }
     }
@@ -276,40 +244,6 @@ std::vector<std::string> moment_names(const OptimizerConfig& config) {
   if (config.kind == "adamw") return {"exp_avg", "exp_avg_sq"};
   if (config.kind == "sgd") return config.momentum > 0 ? std::vector<std::string>{"momentum_buffer"} : std::vector<std::string>{};
   fail("optimizer.kind = \"", config.kind, "\" is unknown; it must be \"sgd\" or \"adamw\".");
-}
-
-/// The distinct rate factors of the slices.
-std::vector<double> rate_groups(const Parameters& parameters) {
-  std::vector<double> groups;
-  for (const Slice& slice : parameters.slices())
-    if (std::ranges::find(groups, slice.rate_factor) == groups.end()) groups.push_back(slice.rate_factor);
-  require(groups.size() <= most_groups, "optimizer.rate_factors makes ", groups.size(), " different rates; at most ", most_groups, " are possible. Use fewer different factors.");
-  return groups;
-}
-
-std::vector<std::uint8_t> block_flags(const OptimizerConfig& config, const Parameters& parameters, const std::vector<double>& groups) {
-  std::vector<std::uint8_t> flags(static_cast<std::size_t>(parameters.elements() / block_size), 0);
-  const bool has_copy = parameters.compute_dtype() != DType::f32;
-  for (const Slice& slice : parameters.slices()) {
-    std::uint8_t flag = slice.is_frozen ? 0 : is_trained;
-    if (config.decay_norm_and_bias || !slice.spec.is_norm_or_bias) flag |= is_decayed;
-    if (has_copy && !slice.spec.is_norm_or_bias) flag |= is_copied;
-    if (slice.grad_dtype != DType::f32) flag |= is_rounded;
-    flag |= static_cast<std::uint8_t>((std::ranges::find(groups, slice.rate_factor) - groups.begin()) << group_shift);
-    const std::int64_t begin = slice.offset / block_size, end = (slice.offset + slice.count + block_size - 1) / block_size;
-    for (std::int64_t block = begin; block < end; ++block) flags[static_cast<std::size_t>(block)] = flag;
-  }
-  return flags;
-}
-
-std::vector<std::int32_t> gradient_units(const Parameters& parameters) {
-  std::vector<std::int32_t> units(static_cast<std::size_t>(parameters.elements() / block_size), 0);
-  for (const Slice& slice : parameters.slices()) {
-    const auto each = block_size * static_cast<std::int64_t>(size_of(slice.grad_dtype)) / 128;
-    for (std::int64_t i = 0; i * block_size < slice.count; ++i)
-      units[static_cast<std::size_t>(slice.offset / block_size + i)] = static_cast<std::int32_t>(slice.grad_offset / 128 + i * each);
-  }
-  return units;
 }
 
 }  // namespace

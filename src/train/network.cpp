@@ -4,6 +4,7 @@
 
 #include "layers/fusion.hpp"
 #include "models/models.hpp"
+#include "optim/optimizer.hpp"
 #include "train/name_patterns.hpp"
 #include "train/plan_cache.hpp"
 
@@ -107,14 +108,12 @@ void Network::make_executor() {
 Network::~Network() = default;
 
 MemoryUse Network::memory() const {
-  const OptimizerConfig& optimizer = config_.optimizer;
   const auto elements = static_cast<std::size_t>(parameters_->elements()), buffers = static_cast<std::size_t>(parameters_->buffer_elements());
   const MemoryPlan plan = executor_->memory();
-  const std::size_t moments = optimizer.kind == "adamw" ? 2 : optimizer.momentum > 0 ? 1 : 0;
   MemoryUse use;
   use.parameters = 4 * elements + 8 * buffers + (parameters_->compute_dtype() == DType::f32 ? 0 : size_of(parameters_->compute_dtype()) * elements);
   use.gradients = 4 * static_cast<std::size_t>(parameters_->gradient_elements());
-  use.optimizer = 4 * moments * elements;
+  use.optimizer = moment_bytes(config_.optimizer, parameters_->elements());
   use.activations = plan.arena;
   use.workspace = plan.workspace;
   use.input = beside_.input_bytes(graph_.shape(0).n);

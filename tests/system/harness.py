@@ -19,6 +19,8 @@ root = pathlib.Path(__file__).resolve().parents[2]
 build = pathlib.Path(os.environ.get("LOCKSTEP_BUILD", root / "build/cpu"))
 lockstep, convert = str(build / "lockstep"), str(build / "lockstep-convert")
 
+test_data = pathlib.Path(os.environ.get("LOCKSTEP_TEST_DATA", root.parent / "shared/data"))     # real images, where they are
+
 
 def most_ranks():
     """How many ranks a test may start: as many as there are GPUs, where the build is for those."""

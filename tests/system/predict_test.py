@@ -11,7 +11,7 @@ from harness import *
 
 folder = scratch()
 runs = folder / "runs"
-archive = pathlib.Path("/work/shared/data/flowers350.tar.gz")
+archive = test_data / "flowers350.tar.gz"
 has_codec = "libvips" in run(["--version"])
 
 

@@ -42,17 +42,10 @@ std::string header(const RunHistory& run) {
          (run.starts.empty() ? "" : counted(run.starts.back().ranks, "rank") + ", ") + escaped(c.precision) + "</p>\n<div class=\"tiles\">" + tiles + "</div>\n";
 }
 
-template <class Value>
-Curve of_training(const RunHistory& run, const char* name, int color, Value value) {
+template <class Record, class Value>
+Curve curve_of(const std::vector<Record>& records, const char* name, int color, Value value) {
   Curve curve{name, color, {}};
-  for (const TrainRecord& r : run.train) curve.points.push_back({static_cast<double>(r.step), value(r)});
-  curve.points = decimated(std::move(curve.points));
-  return curve;
-}
-template <class Value>
-Curve of_evaluation(const RunHistory& run, const char* name, int color, Value value) {
-  Curve curve{name, color, {}};
-  for (const EvalRecord& r : run.evals) curve.points.push_back({static_cast<double>(r.step), value(r)});
+  for (const Record& r : records) curve.points.push_back({static_cast<double>(r.step), value(r)});
   curve.points = decimated(std::move(curve.points));
   return curve;
 }
@@ -64,14 +57,14 @@ std::string curves(const RunHistory& run) {
   const auto chart = [&](const char* title, bool is_percent, std::vector<Curve> of) {
     return draw({.title = title, .is_percent = is_percent, .curves = std::move(of), .resumes = resumes, .x_per_tick = run.steps_per_epoch()});
   };
-  std::string all = chart("Loss", false, {of_training(run, "train", 0, [](const TrainRecord& r) { return r.loss; }), of_evaluation(run, "eval", 1, [](const EvalRecord& r) { return r.loss; })});
-  all += chart("Accuracy", true, {of_training(run, "train top-1", 0, [](const TrainRecord& r) { return r.top1; }), of_evaluation(run, "eval top-1", 1, [](const EvalRecord& r) { return r.top1; }),
-                                  of_evaluation(run, "eval top-5", 2, [](const EvalRecord& r) { return r.top5; })});
-  all += chart("Learning rate", false, {of_training(run, "learning rate", 3, [](const TrainRecord& r) { return r.learning_rate; })});
-  all += chart("Throughput, images/s", false, {of_training(run, "images/s", 5, [](const TrainRecord& r) { return r.images_per_second; })});
-  all += chart("Time spent waiting for data", true, {of_training(run, "data wait", 4, [](const TrainRecord& r) { return r.data_wait; })});
-  all += chart("Norm of the gradients", false, {of_training(run, "gradient norm", 6, [](const TrainRecord& r) { return r.grad_norm; })});
-  if (run.config.precision == "fp16") all += chart("Loss scale", false, {of_training(run, "loss scale", 7, [](const TrainRecord& r) { return r.loss_scale; })});
+  std::string all = chart("Loss", false, {curve_of(run.train, "train", 0, [](const TrainRecord& r) { return r.loss; }), curve_of(run.evals, "eval", 1, [](const EvalRecord& r) { return r.loss; })});
+  all += chart("Accuracy", true, {curve_of(run.train, "train top-1", 0, [](const TrainRecord& r) { return r.top1; }), curve_of(run.evals, "eval top-1", 1, [](const EvalRecord& r) { return r.top1; }),
+                                  curve_of(run.evals, "eval top-5", 2, [](const EvalRecord& r) { return r.top5; })});
+  all += chart("Learning rate", false, {curve_of(run.train, "learning rate", 3, [](const TrainRecord& r) { return r.learning_rate; })});
+  all += chart("Throughput, images/s", false, {curve_of(run.train, "images/s", 5, [](const TrainRecord& r) { return r.images_per_second; })});
+  all += chart("Time spent waiting for data", true, {curve_of(run.train, "data wait", 4, [](const TrainRecord& r) { return r.data_wait; })});
+  all += chart("Norm of the gradients", false, {curve_of(run.train, "gradient norm", 6, [](const TrainRecord& r) { return r.grad_norm; })});
+  if (run.config.precision == "fp16") all += chart("Loss scale", false, {curve_of(run.train, "loss scale", 7, [](const TrainRecord& r) { return r.loss_scale; })});
   return section("Curves", all.empty() ? "<p>Nothing was recorded yet.</p>\n" : "<div class=\"charts\">" + all + "</div>\n");
 }
 
