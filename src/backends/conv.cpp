@@ -64,8 +64,10 @@ const ConvBackend* find_backend(const ConvSetting& setting, const ConvProblem& p
 }  // namespace
 
 std::int64_t best_input_channels(const ConvSetting& setting, const ConvProblem& problem) {
-  const ConvBackend* backend = find_backend(setting, problem);
-  return backend ? backend->input_channels(problem) : problem.c;
+  ConvProblem set = problem;
+  set.allows_tf32 = setting.allows_tf32;
+  const ConvBackend* backend = find_backend(setting, set);
+  return backend ? backend->input_channels(set) : set.c;
 }
 
 std::unique_ptr<ConvOp> make_conv(Device& device, const ConvSetting& setting, const ConvProblem& problem) {

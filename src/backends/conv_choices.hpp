@@ -60,12 +60,18 @@ class ConvChoices {
     are_complete_ = are_complete_ && largest;
     return largest;
   }
+  /// Ways may be timed for so long in one start; then the library's first proposals are taken.  f32 kernels without TF32 take 0.2 s each to load (cuDNN 9.19).
+  static constexpr double most_timing_seconds = 30;
+  void add_timing(double seconds) { timing_seconds_ += seconds; }
+  bool may_time() const { return timing_seconds_ < most_timing_seconds; }
+
   /// Whether all that find_on_any_device was asked for was known.
   bool are_complete() const { return are_complete_; }
 
  private:
   std::map<std::string, ConvChoice> choices_;
   bool are_complete_ = true;
+  double timing_seconds_ = 0;
 };
 
 }  // namespace lockstep

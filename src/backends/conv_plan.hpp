@@ -1,4 +1,4 @@
-// conv_plan: one way to compute one direction of a convolution on a GPU: cuDNN's (cudnn_plan) or lockstep's own (direct_plan).
+// conv_plan: one way to compute one direction of a convolution on a GPU: cuDNN's (cudnn_plan), cuBLAS' (cublas_plan) or lockstep's own (direct_plan).
 // cudnn_conv gathers the plans of a problem, times them once and keeps the fastest by name.
 #pragma once
 #include <functional>
@@ -38,7 +38,7 @@ class ConvPlan {
   virtual std::size_t workspace_bytes() const = 0;
   /// How many partial sums a forward with sums leaves: the reader adds them, in order.
   virtual std::int64_t sum_parts() const { return 1; }
-  /// Equal on every start, without tabs: cuDNN's engine and knobs, "62 3=1 17=4", or "direct ...".
+  /// Equal on every start, without tabs: cuDNN's engine and knobs, "62 3=1 17=4", or "cublas ..." or "direct ...".
   virtual std::string name() const = 0;
   /// Whether all sums are of f32; others are taken only where their result shows no difference.
   virtual bool is_strict() const { return true; }

@@ -1,4 +1,4 @@
-// cudnn_conv: convolutions on NVIDIA's GPUs, by cuDNN's plans and lockstep's direct ones.  A plan a direction and batch; what none can do is left
+// cudnn_conv: convolutions on NVIDIA's GPUs, by plans of cuDNN, of cuBLAS and lockstep's direct ones.  A plan a direction and batch; what none can do is left
 // to lockstep's portable kernels.
 // Plans for the problem's own batch are timed once (or taken from ConvChoices); smaller batches take cuDNN's first proposal.
 // cuDNN writes 16-bit gradients of 16-bit weights: where they are wanted in f32, they go through scratch.
@@ -9,6 +9,7 @@
 #include "backends/chunk_sums.hpp"
 #include "backends/conv.hpp"
 #include "backends/conv_choices.hpp"
+#include "backends/cublas_plan.hpp"
 #include "backends/cudnn_plan.hpp"
 #include "backends/cudnn_timing.hpp"
 #include "backends/direct_plan.hpp"
@@ -71,7 +72,8 @@ enum class Form { plain, adds, sums };
 class CudnnConv final : public ConvOp {
  public:
   CudnnConv(Device& device, const ConvProblem& problem, const ConvSetting& setting)
-      : problem_(problem), is_deterministic_(setting.config.deterministic), plan_workspace_(static_cast<std::size_t>(setting.config.workspace_mib) << 20),
+      : problem_(problem), is_deterministic_(setting.config.deterministic),
+        plan_workspace_((static_cast<std::size_t>(setting.config.workspace_mib) << 20) * size_of(problem.dtype) / size_of(DType::f16)),
         weight_plan_workspace_(plan_workspace_),
         portable_(kokkos_conv_backend().make(device, own_channels(problem), setting)) {
     if (device.is_plan_only()) {
@@ -240,12 +242,16 @@ class CudnnConv final : public ConvOp {
     };
     if (const ConvChoice* chosen = choices->find(what)) {
       const bool is_none = chosen->way.empty();
-      if (!is_none) plan = direct_plan(wanted, chosen->way);
-      if (!is_none && !plan) plan = cudnn_plan(cudnn_, wanted, chosen->way);
+      if (!is_none) plan = named_plan(wanted, chosen->way);
       if (plan || is_none) return keep();
     }
+    if (!choices->may_time()) {
+      if (form != Form::sums) plan = first_plan(wanted);
+      return keep();
+    }
+    const double start = stopwatch_seconds();
     std::vector<PlanOffer> offers = direct_offers(wanted);
-    for (PlanOffer& offer : cudnn_offers(cudnn_, wanted)) offers.push_back(std::move(offer));
+    for (auto& more : {cublas_offers(wanted), cudnn_offers(cudnn_, wanted)}) offers.insert(offers.end(), more.begin(), more.end());
     PlanTimer timer(device, wanted);
     TimedPlan best = timer.fastest(offers);
     if (form == Form::sums && best.plan) {
@@ -253,7 +259,13 @@ class CudnnConv final : public ConvOp {
       if (!apart || best.milliseconds > timer.milliseconds(*apart) + timer.milliseconds_of_a_pass_over_y()) best.plan = nullptr;
     }
     plan = std::move(best.plan);
+    choices->add_timing(stopwatch_seconds() - start);
     keep();
+  }
+  std::unique_ptr<ConvPlan> named_plan(const PlanRequest& wanted, const std::string& name) const {
+    std::unique_ptr<ConvPlan> plan = direct_plan(wanted, name);
+    if (!plan) plan = cublas_plan(wanted, name);
+    return plan ? std::move(plan) : cudnn_plan(cudnn_, wanted, name);
   }
   std::unique_ptr<ConvPlan> first_plan(const PlanRequest& wanted) const {
     const std::vector<PlanOffer> offers = cudnn_offers(cudnn_, wanted);
@@ -285,7 +297,7 @@ ConvBackend cudnn_conv_backend() {
           .rounds_first = true,
           .supports = [](const ConvProblem& problem) { return problem.dtype == DType::f32 || problem.dtype == DType::f16 || problem.dtype == DType::bf16; },
           // cuDNN has an engine of its own for the first layer: 3.7 times as fast on 4 channels as on 3 (7x7, fp16, H200).
-          .input_channels = [](const ConvProblem& problem) { return problem.c == 3 && problem.dtype != DType::f32 ? std::int64_t{4} : problem.c; },
+          .input_channels = [](const ConvProblem& problem) { return problem.c == 3 && (problem.dtype != DType::f32 || problem.allows_tf32) ? std::int64_t{4} : problem.c; },
           .make = [](Device& device, const ConvProblem& problem, const ConvSetting& setting) -> std::unique_ptr<ConvOp> {
             return std::make_unique<CudnnConv>(device, problem, setting);
           }};

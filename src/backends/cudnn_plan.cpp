@@ -324,7 +324,7 @@ std::unique_ptr<ConvPlan> cudnn_plan(const std::shared_ptr<Cudnn>& cudnn, const 
   if (!has_engines(request)) return nullptr;
   std::istringstream words(name);
   std::int64_t index = -1;
-  words >> index;
+  if (!(words >> index)) return nullptr;
   const Descriptor graph = operation_graph(handle_of(cudnn), request);
   Descriptor engine = make(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
   set(engine, CUDNN_ATTR_ENGINE_OPERATION_GRAPH, graph);

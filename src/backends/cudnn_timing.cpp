@@ -104,7 +104,7 @@ double PlanTimer::milliseconds_of_a_pass_over_y() {
 
 TimedPlan PlanTimer::fastest(const std::vector<PlanOffer>& offers) {
   // Favourites come first.  cuDNN's engines for any problem come last, and may take seconds where the others take a millisecond.
-  constexpr double hopeless_ratio = 4, most_seconds = 0.3;
+  constexpr double hopeless_ratio = 4, most_seconds = 1.5;
   const double start = stopwatch_seconds();
   TimedPlan best, strict;
   int hopeless = 0;

@@ -300,6 +300,8 @@ void validate(const Config& c, const std::string& origin) {
   check(c.augment.eval != "center_crop" || c.augment.eval_short == 0 || c.augment.eval_short >= c.augment.size, "augment.eval_short = ", c.augment.eval_short,
         " is less than augment.size = ", c.augment.size, ", so that no center_crop fits. Raise it, or set augment.eval = \"resize\".");
   check(!c.optimizer.nesterov || c.optimizer.kind != "sgd" || c.optimizer.momentum > 0, "optimizer.nesterov needs momentum. Set optimizer.momentum, 0.9 for example, or nesterov = false.");
+  check(c.optimizer.loss_scale == 0 || c.precision == "fp16", "optimizer.loss_scale = ", literal(c.optimizer.loss_scale), " is for precision = \"fp16\", and it is \"", c.precision,
+        "\". Leave it 0.");
   check(c.optimizer.rate_parameters.size() == c.optimizer.rate_factors.size(), "optimizer.rate_parameters has ", counted(std::ssize(c.optimizer.rate_parameters), "pattern"),
         " and optimizer.rate_factors ", counted(std::ssize(c.optimizer.rate_factors), "factor"), ". Give each pattern its factor.");
   const auto rises = [](const auto& list) { return std::ranges::adjacent_find(list, std::greater_equal<>()) == list.end(); };

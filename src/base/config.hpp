@@ -127,7 +127,7 @@ struct OptimizerConfig {
   bool nesterov = false;
   double weight_decay = 1e-4;
   bool decay_norm_and_bias = true;
-  double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, clip_norm = 0;
+  double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, clip_norm = 0, loss_scale = 0;
   std::vector<std::string> rate_parameters = {};
   std::vector<double> rate_factors = {};
   template <class Key> void keys(Key& key) {
@@ -142,6 +142,8 @@ struct OptimizerConfig {
     key("beta2", beta2, between(0, 0.9999999), "of AdamW");
     key("epsilon", epsilon, between(1e-30, 1), "of AdamW");
     key("clip_norm", clip_norm, between(0, 1e9), "largest norm of all gradients together; 0: not clipped");
+    key("loss_scale", loss_scale, between(0, 0x1p60), "of fp16: the loss is multiplied by it, gradients are divided by it, and a step with one that is not finite is skipped; 0: dynamic, from 65536, "
+                                                      "halved by a skipped step and doubled after 2000 good ones");
     key("rate_parameters", rate_parameters, any(), "names whose learning rate is multiplied by the rate_factors at the same place; * stands for any text; the first that matches counts");
     key("rate_factors", rate_factors, between(1e-6, 1e6), "factors of rate_parameters ([10] with [\"fc.*\"]: the last layer learns ten times as fast); all other rates are unchanged");
   }

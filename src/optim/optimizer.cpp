@@ -33,7 +33,8 @@ struct Control {
 struct Rules {                           // constant in a run
   double clip_norm = 0, weight_decay = 0, beta1 = 0, beta2 = 0;
   std::int64_t rates = 0;
-  bool is_scaling = false;
+  bool is_scaling = false;               // fp16: a step with non-finite values is skipped
+  bool is_scale_fixed = false;
   int groups = 0;
   float rate_factors[most_groups] = {};  // of each group
 };
@@ -104,13 +105,13 @@ KOKKOS_INLINE_FUNCTION void decide_step(Control& control, StepState& step, doubl
       return;
     }
     status.skipped += 1, status.skipped_in_row += 1, status.good_in_row = 0;
-    step.loss_scale = Kokkos::fmax(step.loss_scale / 2, smallest_scale);
+    if (!rules.is_scale_fixed) step.loss_scale = Kokkos::fmax(step.loss_scale / 2, smallest_scale);
     status.loss_scale = step.loss_scale;
     return;
   }
   control.is_kept = 1;
   status.skipped_in_row = 0, status.good_in_row += 1;
-  if (rules.is_scaling && status.good_in_row == growth_interval) {
+  if (rules.is_scaling && !rules.is_scale_fixed && status.good_in_row == growth_interval) {
     step.loss_scale = Kokkos::fmin(step.loss_scale * 2, largest_scale);
     status.good_in_row = 0;
   }
@@ -258,7 +259,7 @@ Optimizer::Optimizer(Device& device, const OptimizerConfig& config, Parameters& 
   State& s = *state_;
   if (rates.empty() || parameters.elements() % block_size != 0) fail_with(exit_internal, "optimizer: no rates, or slices that are not aligned to ", block_size);
   s.rules = {.clip_norm = config.clip_norm, .weight_decay = config.weight_decay, .beta1 = config.beta1, .beta2 = config.beta2,
-             .rates = static_cast<std::int64_t>(rates.size()), .is_scaling = is_scaling};
+             .rates = static_cast<std::int64_t>(rates.size()), .is_scaling = is_scaling, .is_scale_fixed = config.loss_scale > 0};
   const std::vector<double> groups = rate_groups(parameters);
   s.rules.groups = static_cast<int>(groups.size());
   std::ranges::transform(groups, s.rules.rate_factors, [](double factor) { return static_cast<float>(factor); });
@@ -273,7 +274,7 @@ Optimizer::Optimizer(Device& device, const OptimizerConfig& config, Parameters& 
   for (std::size_t i = 0; i < s.names.size(); ++i) s.moments.push_back(device.allocate(static_cast<std::size_t>(parameters.elements()) * sizeof(float)));
 
   Control start;
-  if (is_scaling) start.status.loss_scale = first_scale;
+  if (is_scaling) start.status.loss_scale = config.loss_scale > 0 ? static_cast<float>(config.loss_scale) : first_scale;
   device.copy_to_device(s.control.data(), &start, sizeof start);
   device.copy_to_device(s.rates.data(), rates.data(), rates.size_bytes());
   device.copy_to_device(s.blocks.data(), flags.data(), flags.size());

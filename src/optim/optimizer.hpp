@@ -30,7 +30,7 @@ std::size_t moment_bytes(const OptimizerConfig& config, std::int64_t elements);
 class Optimizer {
  public:
   /// parameters: bound, and their frozen slices and rate factors marked.  rates: learning rate by update, one or more (a device table is made of it), see
-  /// schedule's rate_table(); beyond its end the last one holds.  is_scaling: dynamic loss scale (fp16).
+  /// schedule's rate_table(); beyond its end the last one holds.  is_scaling: fp16's loss scale, dynamic unless config fixes it.
   Optimizer(Device& device, const OptimizerConfig& config, Parameters& parameters, std::span<const float> rates, bool is_scaling);
   ~Optimizer();
   /// Bytes of its state beside the parameters' own buffers.

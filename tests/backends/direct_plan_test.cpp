@@ -3,12 +3,10 @@
 
 #include <gtest/gtest.h>
 
-#include "support/backends_conv.hpp"
+#include "support/backends_plan.hpp"
 
 namespace lockstep::test {
 namespace {
-
-constexpr const char* no_gpu = "these convolutions are for GPUs, and this build is for CPUs";
 
 ConvProblem layer(std::int64_t n, std::int64_t h, std::int64_t w, std::int64_t c, std::int64_t k, std::int64_t stride) {
   return {.n = n, .h = h, .w = w, .c = c, .k = k, .r = 3, .s = 3, .stride = stride, .pad = 1};
@@ -53,44 +51,6 @@ Numbers sums_of(const Numbers& y, std::int64_t k) {
 /// Of sums in f32 over their root mean square.  Tensor cores cut off what is below f32's last places at each 16 products, some hundred times.
 /// Sums of an y that is rounded to 16 bits before would be off by more where there are few pixels.
 constexpr double tolerance = 1e-4;
-
-/// `distance` beyond what storing each number in dtype makes of it.
-double excess(const Numbers& want, Numbers got, DType dtype) {
-  if (want.size() != got.size()) return std::numeric_limits<double>::infinity();
-  const double unit = std::ldexp(1, dtype == DType::f16 ? -11 : -8);
-  for (std::size_t i = 0; i < got.size(); ++i) {
-    const double away = got[i] - want[i], allowed = unit * std::abs(want[i]);
-    if (std::isfinite(away)) got[i] = want[i] + std::copysign(std::max(0.0, std::abs(away) - allowed), away);
-  }
-  return distance(want, got);
-}
-
-struct PlanResult {
-  Numbers written, sums;
-  bool stayed_inside = true;
-};
-
-Numbers added_parts(const Numbers& parts, std::int64_t size) {
-  Numbers sums(static_cast<std::size_t>(size));
-  for (std::size_t i = 0; i < parts.size(); ++i) sums[i % sums.size()] += parts[i];
-  return sums;
-}
-
-/// One run of a plan; what it does not read holds NaN.
-PlanResult run_plan(Device& device, const ConvPlan& plan, const PlanRequest& request, const ConvInputs& in) {
-  const ConvProblem& p = request.problem;
-  const bool is_forward = request.direction == ConvDirection::forward, is_grad_input = request.direction == ConvDirection::grad_input;
-  const Numbers none;
-  const TestTensor x(device, p.input(), p.dtype, !is_grad_input ? in.x : request.adds ? in.from_x : none);
-  const TestTensor weight(device, p.weight(), p.dtype, is_forward || is_grad_input ? in.weight : none), y(device, p.output(), p.dtype, is_forward ? none : in.grad_y);
-  const TestTensor sums(device, vector_shape(plan.sum_parts() * 2 * p.k), DType::f32), workspace(device, vector_shape(static_cast<std::int64_t>(plan.workspace_bytes())), DType::u8);
-  plan.run(device, {.x = Tensor(x).data, .weight = Tensor(weight).data, .y = Tensor(y).data, .sums = request.sums ? static_cast<float*>(Tensor(sums).data) : nullptr,
-                    .workspace = Tensor(workspace).data});
-  device.wait();
-  PlanResult result{(is_forward ? y : is_grad_input ? x : weight).numbers(), request.sums ? added_parts(sums.numbers(), 2 * p.k) : none};
-  for (const TestTensor* tensor : {&x, &weight, &y, &sums, &workspace}) result.stayed_inside = result.stayed_inside && tensor->is_margin_intact();
-  return result;
-}
 
 void check_plans(Device& device, const PlanRequest& request, const ConvInputs& in, const Numbers& want, std::size_t most) {
   const ConvProblem& p = request.problem;

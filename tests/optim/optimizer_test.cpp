@@ -96,6 +96,28 @@ TEST(OptimizerSkip, TheScaleDoublesAfterTwoThousandGoodStepsInARow) {
   EXPECT_EQ(training.status().good_in_row, 0);
 }
 
+TEST(OptimizerSkip, AScaleThatTheInputFixesStaysWhateverHappens) {
+  Training::Options options = fp16_options();
+  options.config.loss_scale = 128;
+  Training training(options);
+  EXPECT_EQ(training.step().loss_scale, 128);
+  put_gradients(training, 0, 128);
+  put_one(training, 0, 0, infinity);
+  const auto before = training.all_weights();
+  training.update();
+  EXPECT_EQ(training.all_weights(), before);
+  EXPECT_EQ(training.status().skipped, 1);
+  EXPECT_EQ(training.step().loss_scale, 128);
+  OptimizerStatus status = training.status();
+  status.good_in_row = 1999;
+  training.set_status(status);
+  put_gradients(training, 0, 128);
+  training.update();
+  EXPECT_NE(training.all_weights(), before);
+  EXPECT_EQ(training.step().loss_scale, 128);
+  EXPECT_EQ(training.status().loss_scale, 128);
+}
+
 TEST(OptimizerSkip, TheScaleStaysAUsableNumberHoweverLongOverflowsLast) {
   Training training(fp16_options());
   put_gradients(training, 0);

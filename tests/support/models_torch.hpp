@@ -15,7 +15,7 @@ namespace lockstep::test {
 inline constexpr const char* no_torch = "no /usr/bin/python3 with torch and torchvision; env/install.sh --tests brings them";
 
 inline bool has_torch() {
-  static const bool found = std::system("/usr/bin/python3 -c 'import torch, torchvision' >/dev/null 2>&1") == 0;
+  static const bool found = std::system((python_program() + " -c 'import torch, torchvision' >/dev/null 2>&1").c_str()) == 0;
   return found;
 }
 

@@ -12,12 +12,17 @@
 
 namespace lockstep {
 
+/// LOCKSTEP_PYTHON names another, where torch is elsewhere.
+inline std::string python_program() {
+  const char* const named = std::getenv("LOCKSTEP_PYTHON");
+  return named ? named : "/usr/bin/python3";
+}
+
 /// Runs the script with sys.argv[1:] = arguments.  Returns what it printed; throws with that text when it fails.
 inline std::string run_python(const std::string& script, const std::vector<std::string>& arguments = {}) {
   const ScratchFolder folder;
   write_file(folder / "script.py", script);
-  const char* const python = std::getenv("LOCKSTEP_PYTHON");   // another, where torch is elsewhere
-  std::string command = std::string(python ? python : "/usr/bin/python3") + " " + (folder / "script.py");
+  std::string command = python_program() + " " + (folder / "script.py");
   for (const std::string& argument : arguments) command += " '" + argument + "'";
   std::FILE* pipe = popen((command + " 2>&1").c_str(), "r");
   if (!pipe) throw std::runtime_error("cannot start " + command);

@@ -51,7 +51,7 @@ class TestNetwork {
  public:
   explicit TestNetwork(const TorchCase& c, bool fuse = true)
       : config_(config_of(c, fuse)), network_(device_, comm_, config_, {c.batch, c.size, c.size, 3}), rate_(static_cast<float>(c.optimizer.learning_rate)),
-        optimizer_((network_.allocate(), device_), config_.optimizer, network_.parameters(), {&rate_, 1}, false), feed_(device_), batch_(c.batch) {
+        optimizer_((network_.allocate(), device_), config_.optimizer, network_.parameters(), {&rate_, 1}, c.precision == "fp16"), feed_(device_), batch_(c.batch) {
     const auto slices = parameters().slices();
     order_.resize(slices.size());
     for (std::size_t i = 0; i < slices.size(); ++i) order_[static_cast<std::size_t>(slices[i].spec.ordinal)] = i, parameter_count_ += slices[i].count;
@@ -91,7 +91,7 @@ class TestNetwork {
     put(memory.master.data, values.weights), put(memory.running.data, values.buffers), put(memory.candidate.data, values.buffers);
     parameters().refresh_compute(device_);
     for (std::size_t i = 0; i < values.moments.size(); ++i) put(optimizer_.moments()[i].values.data, values.moments[i]);
-    OptimizerStatus status;
+    OptimizerStatus status = optimizer_.status(device_);
     status.updates = updates;
     optimizer_.set_status(device_, status, executor().step_state());
   }
@@ -102,13 +102,15 @@ class TestNetwork {
     for (const Optimizer::Moment& moment : optimizer_.moments()) values.moments.push_back(get<float>(moment.values.data, parameters().elements()));
     return values;
   }
+  /// Without the loss scale.
   std::vector<float> gradients() {
+    const float loss_scale = optimizer_.status(device_).loss_scale;
     std::vector<float> flat(static_cast<std::size_t>(parameters().elements()), 0.f);
     for (std::size_t i = 0; i < slice_count(); ++i) {
       const Slice& s = parameters().slices()[i];
       dispatch(s.grad_dtype, [&]<class T>(T) {
         const auto values = get<T>(parameters().grad(static_cast<int>(i)).data, s.count);
-        for (std::size_t j = 0; j < values.size(); ++j) flat[static_cast<std::size_t>(s.offset) + j] = static_cast<float>(values[j]);
+        for (std::size_t j = 0; j < values.size(); ++j) flat[static_cast<std::size_t>(s.offset) + j] = static_cast<float>(values[j]) / loss_scale;
       });
     }
     return flat;
@@ -121,7 +123,8 @@ class TestNetwork {
     std::vector<float> padded(static_cast<std::size_t>(input.size()));
     for (std::int64_t i = 0; i < pixels; ++i)
       for (std::int64_t c = 0; c < 3; ++c) padded[static_cast<std::size_t>(i * channels + c)] = images[static_cast<std::size_t>(i * 3 + c)];
-    put(input.data, padded), put(executor().labels().data, labels);
+    dispatch(input.dtype, [&]<class T>(T) { put(input.data, std::vector<T>(padded.begin(), padded.end())); });
+    put(executor().labels().data, labels);
   }
 
   /// Forward, backward, update, as the trainer queues them.  The mean loss of the batch.
@@ -145,7 +148,9 @@ class TestNetwork {
   static Config config_of(const TorchCase& c, bool fuse) {
     Config config;
     config.model = c.model, config.optimizer = c.optimizer, config.loss.label_smoothing = c.label_smoothing, config.graph.fuse = fuse;
-    config.model.dropout = 0;
+    config.model.dropout = 0, config.precision = c.precision;
+    config.run.outputs = "none", config.run.name = "none";   // a GPU's choices are neither read nor kept
+    if (c.precision == "fp16") config.optimizer.loss_scale = c.loss_scale();
     return config;
   }
   void publish(std::int64_t number) {

@@ -13,7 +13,9 @@
 
 #include "base/config.hpp"
 #include "support/models_python.hpp"
+#include "support/python.hpp"
 #include "support/scratch.hpp"
+#include "tensor/views.hpp"
 
 namespace lockstep::test {
 
@@ -24,7 +26,10 @@ struct TorchCase {
   OptimizerConfig optimizer = {};
   double label_smoothing = 0;
   std::int64_t batch = 2, size = 32, steps = 50;
-  std::int64_t f32_every = 1;            // steps between two for which PyTorch's own f32 error is measured; 0: none
+  std::int64_t f32_every = 1;            // steps between two for which PyTorch's own error is measured; 0: none
+  std::string precision = "fp32";        // on both sides: PyTorch's autocast
+
+  double loss_scale() const { return precision == "fp16" ? 1024 : 1; }
 };
 
 inline void PrintTo(const TorchCase& c, std::ostream* out) { *out << c.name; }
@@ -36,7 +41,7 @@ inline std::string request_of(const TorchCase& c, const std::string& task, bool 
                  "\", \"batch\": ", c.batch, ", \"size\": ", c.size, ", \"steps\": ", c.steps, ", \"f32_every\": ", c.f32_every, ", \"is_teacher\": ",
                  word(is_teacher), ", \"kind\": \"", c.optimizer.kind, "\", \"rate\": ", c.optimizer.learning_rate, ", \"momentum\": ", c.optimizer.momentum,
                  ", \"weight_decay\": ", c.optimizer.weight_decay, ", \"decay_all\": ", word(c.optimizer.decay_norm_and_bias), ", \"smoothing\": ",
-                 c.label_smoothing, "}");
+                 c.label_smoothing, ", \"precision\": \"", c.precision, "\", \"loss_scale\": ", c.loss_scale(), ", \"device\": \"", runs_on_host ? "cpu" : "cuda", "\"}");
 }
 
 class TorchOracle {
@@ -45,7 +50,7 @@ class TorchOracle {
     write_file(folder_ / "models.py", python_models);
     const std::string script = (std::filesystem::path(__FILE__).parent_path().parent_path() / "train" / "torch_oracle.py").string();
     // Freed blocks of any size stay with the process: fresh pages cost more than the arithmetic on them.
-    pipe_ = popen(("MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=100000000000 OPENBLAS_NUM_THREADS=1 /usr/bin/python3 -B '" + script + "' '" + folder_.path() +
+    pipe_ = popen(("MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=100000000000 OPENBLAS_NUM_THREADS=1 " + python_program() + " -B '" + script + "' '" + folder_.path() +
                    "' '" + request + "'").c_str(), "r");
     if (!pipe_) throw std::runtime_error("cannot start " + script);
     fcntl(fileno(pipe_), F_SETPIPE_SZ, 1 << 20);

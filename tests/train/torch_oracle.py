@@ -130,9 +130,12 @@ class Truth:
         yield from (b.float() for b in buffers_of(self.model))
 
 
-def f32_step(request, model, truth, memory_format):
-    """One step of PyTorch's float32, by `model`, from the truth's state.  The loss; gradients, then tensors as Truth.state() has them."""
-    model.to(memory_format=memory_format).train()
+def rounded_step(request, model, truth, memory_format):
+    """One step of PyTorch in the request's precision, by `model`, from the truth's state.  The loss; gradients, then tensors as Truth.state() has them."""
+    device, precision, scale = request["device"], request["precision"], request["loss_scale"]
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+    dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(precision)
+    model.to(device=device, memory_format=memory_format).train()
     parameters = list(model.parameters())
     for p, rounded in zip(parameters, truth.f32["weight"]):
         p.data.copy_(rounded)
@@ -141,22 +144,26 @@ def f32_step(request, model, truth, memory_format):
         b.copy_(exact)
     optimizer = optimizer_of(request, [(p, p.ndim == 1) for p in parameters])
     for i, p in enumerate(parameters if truth.updates > 0 else []):     # before the first step PyTorch makes its own
-        optimizer.state[p] = {name: truth.f32[name][i].clone(memory_format=torch.preserve_format) for name in truth.names}
+        optimizer.state[p] = {name: truth.f32[name][i].to(device, copy=True) for name in truth.names}
         if request["kind"] == "adamw":
             optimizer.state[p]["step"] = torch.tensor(float(truth.updates))
     images, labels = truth.batch
-    loss = F.cross_entropy(model(images.float().contiguous(memory_format=memory_format)), labels, label_smoothing=request["smoothing"])
-    loss.backward()
+    with torch.autocast(device, dtype=dtype or torch.bfloat16, enabled=dtype is not None):
+        loss = F.cross_entropy(model(images.float().to(device).contiguous(memory_format=memory_format)), labels.to(device), label_smoothing=request["smoothing"])
+    (loss * scale).backward()
+    for p in parameters:
+        p.grad /= scale
     optimizer.step()
-    return float(loss), ([p.grad for p in parameters] + [p.data.clone() for p in parameters] +
-                         [optimizer.state[p][name] for name in truth.names for p in parameters] + [b.clone() for b in buffers_of(model)])
+    tensors = ([p.grad for p in parameters] + [p.data for p in parameters] + [optimizer.state[p][name] for name in truth.names for p in parameters] +
+               buffers_of(model))
+    return float(loss), [t.detach().to("cpu", copy=True) for t in tensors]
 
 
 def steps(request):
-    """parameters, buffers; then for each step: images, labels, loss, gradients; weights, moments, buffers after it; the number of f32 steps taken from the same state (i32), and for each of them
+    """parameters, buffers; then for each step: images, labels, loss, gradients; weights, moments, buffers after it; the number of rounded steps taken from the same state (i32), and for each of them
     (f64) its loss and the L2 distance of each of those tensors from the truth.
     is_teacher: every step starts from f32 values; else the truth runs freely, in f64.
-    f32_every: steps between two with f32 steps beside them; 0: none."""
+    f32_every: steps between two with steps in the request's precision beside them; 0: none."""
     truth, generator = Truth(request), torch.Generator().manual_seed(request["seed"])
     f32_model = copy.deepcopy(truth.model).float() if request["f32_every"] else None
     put(torch.float32, *truth.parameters, *buffers_of(truth.model))
@@ -166,7 +173,7 @@ def steps(request):
         put(torch.int32, labels)
         OUT.flush()
         is_measured = request["f32_every"] and step % request["f32_every"] == 0
-        rounded = [f32_step(request, f32_model, truth, layout) for layout in (torch.contiguous_format, torch.channels_last) if is_measured]
+        rounded = [rounded_step(request, f32_model, truth, layout) for layout in (torch.contiguous_format, torch.channels_last) if is_measured]
         loss = F.cross_entropy(truth.model.train()(images), labels, label_smoothing=request["smoothing"])
         truth.step(loss, request["is_teacher"])
         put(torch.float64, loss)
