@@ -143,7 +143,7 @@ ShardContent read_shard(const std::string& path, int shard) {
     file.read("/widths", H5Type::i32, widths.data(), n);
   }
   const std::int64_t begin = std::max<std::int64_t>(pixels.file_offset, 0);
-  require(bytes == 0 || (pixels.file_offset >= 0 && begin + bytes <= file_bytes), path, ": its pixels reach past its end. Convert again.");
+  require(bytes == 0 || (pixels.file_offset >= 0 && pixels.file_offset <= file_bytes && bytes <= file_bytes - begin), path, ": its pixels reach past its end. Convert again.");
   content.records.reserve(n);
   for (std::size_t i = 0; i < n; ++i) {
     const ImageRecord record{shard, begin + offsets[i], heights[i], widths[i], labels[i], crcs[i]};
