@@ -31,7 +31,7 @@
 #include "fuzz/target.hpp"
 
 extern "C" int __sanitizer_install_malloc_and_free_hooks(void (*on_malloc)(const volatile void*, std::size_t), void (*on_free)(const volatile void*));   // its header comes with clang alone
-extern "C" const char* __asan_default_options() { return "max_allocation_size_mb=2048:handle_abort=1:allocator_may_return_null=0:detect_stack_use_after_return=0:malloc_context_size=16"; }
+extern "C" const char* __asan_default_options() { return "max_allocation_size_mb=256:handle_abort=1:allocator_may_return_null=0:detect_stack_use_after_return=0:malloc_context_size=16"; }
 
 // What libhdf5 loses where it refuses a file; memory of ours that it lies in is not looked through by these.
 extern "C" const char* __lsan_default_suppressions() { return "leak:libhdf5\n"; }
@@ -41,7 +41,7 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr std::size_t most_kept = 5;             // of one target
-constexpr int slow_ms = 1000, hanging_seconds = 4;
+constexpr int slow_ms = 1000, hanging_seconds = 2;
 constexpr std::size_t mutants_a_leak_check = 2000, most_corpus = 4000;
 
 /// What the process of a target tells the one that started it, also when it dies.
