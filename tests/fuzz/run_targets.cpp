@@ -81,7 +81,8 @@ Target metrics_target() {
           },
           .names = {"metrics.jsonl"},
           .bytes_constant = 4 << 20,
-          .bytes_a_byte = 256};
+          .bytes_a_byte = 256,
+          .most_bytes = 1 << 15};
 }
 
 Target evaluation_target() {

@@ -60,6 +60,13 @@ TEST(Records, ALineReadsBackAsWhatWasWrittenAndNullAsNaN) {
   EXPECT_TRUE(std::isnan(std::get<EvalRecord>(record_in("{\"kind\": \"eval\", \"loss\": null, \"step\": \"x\"}").value()).loss));
 }
 
+// n^2 steps for n names would be minutes.
+TEST(Records, ALineOfManyNamesIsReadAsAnyOther) {
+  std::string line = "{\"kind\": \"eval\"";
+  for (int i = 0; i < 200'000; ++i) line += ",\"n" + std::to_string(i) + "\":0";
+  EXPECT_EQ(std::get<EvalRecord>(record_in(line + ", \"step\": 7}").value()).step, 7);
+}
+
 TEST(Decimated, ALongCurveKeepsItsPeaksItsEndsAndAtMostSoManyPoints) {
   std::vector<Point> points;
   for (int i = 0; i < 100'000; ++i) points.push_back({static_cast<double>(i), std::sin(0.01 * i)});
