@@ -29,6 +29,7 @@
 #include "base/error.hpp"
 #include "fuzz/coverage.hpp"
 #include "fuzz/target.hpp"
+#include "support/scratch.hpp"
 
 extern "C" int __sanitizer_install_malloc_and_free_hooks(void (*on_malloc)(const volatile void*, std::size_t), void (*on_free)(const volatile void*));   // its header comes with clang alone
 extern "C" const char* __asan_default_options() { return "max_allocation_size_mb=256:handle_abort=1:allocator_may_return_null=0:detect_stack_use_after_return=0:malloc_context_size=16"; }
@@ -86,6 +87,9 @@ class CapturedErrors {
     if (::pread(file_, text.data(), text.size(), 0) < 0) text = "cannot be read";
     return text;
   }
+  ~CapturedErrors() { ::close(file_); }
+  CapturedErrors(const CapturedErrors&) = delete;
+  CapturedErrors& operator=(const CapturedErrors&) = delete;
   bool is_empty() const { return ::lseek(file_, 0, SEEK_END) == 0; }
   void clear() {
     if (::ftruncate(file_, 0) == 0) ::lseek(file_, 0, SEEK_SET);
@@ -190,13 +194,19 @@ class Run {
   std::vector<std::string> kinds_;
 };
 
-void fuzz(const Target& target, Shared& shared, CapturedErrors& errors, const std::string& keep, double seconds, std::uint64_t seed) {
+/// kept: a folder of inputs that reached something new before.
+void fuzz(const Target& target, Shared& shared, CapturedErrors& errors, const std::string& keep, const std::string& kept, double seconds, std::uint64_t seed) {
   Random random(seed);
   Run run(target, shared, errors, keep);
   std::vector<std::string> corpus = target.seeds;
   for (const std::string& input : corpus) {
     forget_coverage();
     if (!run.read(input)) run.report("seed", "a valid input is refused", input);
+    add_coverage();
+  }
+  for (std::string path; fs::exists(path = text_of(kept, "/", corpus.size() + 1));) {
+    forget_coverage();
+    run.read(corpus.emplace_back(read_file(path)));
     add_coverage();
   }
   const auto now = [] { timespec t{}; ::clock_gettime(CLOCK_MONOTONIC, &t); return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec); };
@@ -207,7 +217,10 @@ void fuzz(const Target& target, Shared& shared, CapturedErrors& errors, const st
     const std::string given = target.repair(input, random);
     forget_coverage();
     run.read(given);
-    if (add_coverage() && corpus.size() < most_corpus) corpus.push_back(given);
+    if (add_coverage() && corpus.size() < most_corpus) {
+      corpus.push_back(given);
+      put(text_of(kept, "/", corpus.size()), given);   // for the process that goes on after a crash
+    }
     if (shared.mutants % mutants_a_leak_check == 0) run.leaks();
     shared.corpus = corpus.size(), shared.reached = reached();
   }
@@ -219,24 +232,22 @@ std::string scratch_folder;
 /// Runs `work` in a child.  True when it came back by itself.
 template <class Work>
 bool in_child(const Target& target, Shared& shared, const std::string& keep, Work&& work) {
-  CapturedErrors* errors = nullptr;
   const int before = ::dup(STDERR_FILENO);
-  errors = new CapturedErrors;                   // shared with the child: its last words
+  CapturedErrors errors;                         // shared with the child: its last words
   const pid_t child = ::fork();
   if (child == 0) {
     scratch_folder += "/" + std::to_string(::getpid());
     fs::create_directories(scratch_folder);
     std::signal(SIGPROF, on_limit);
     __sanitizer_install_malloc_and_free_hooks(on_malloc, on_free);
-    work(*errors);
+    work(errors);
     std::fflush(stdout);
     ::_exit(0);
   }
   int status = 0;
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {}
-  const std::string words = errors->text();
+  const std::string words = errors.text();
   ::dup2(before, STDERR_FILENO), ::close(before);
-  delete errors;
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return true;
   if (is_of_library(target, words)) return shared.of_library += 1, false;
   shared.found += 1;
@@ -250,9 +261,11 @@ bool in_child(const Target& target, Shared& shared, const std::string& keep, Wor
 bool run_target(const Target& target, double seconds, std::uint64_t seed, const std::string& keep) {
   void* memory = ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   Shared& shared = *new (memory) Shared;
+  const std::string kept = scratch("corpus-" + target.name);
+  fs::create_directories(kept);
   for (std::uint64_t turn = 0; shared.found < most_kept; ++turn) {
     const std::time_t start = std::time(nullptr);
-    if (in_child(target, shared, keep, [&](CapturedErrors& errors) { fuzz(target, shared, errors, keep, seconds, seed + turn); })) break;
+    if (in_child(target, shared, keep, [&](CapturedErrors& errors) { fuzz(target, shared, errors, keep, kept, seconds, seed + turn); })) break;
     seconds -= static_cast<double>(std::time(nullptr) - start);
     if (seconds < 1) break;
   }
