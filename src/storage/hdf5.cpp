@@ -174,19 +174,19 @@ struct H5File::State {
   void check(bool holds, const auto&... parts) const { if (!holds) fail_here(parts...); }
 
   /// Links to other names and other files are not followed.
-  void require_hard_links(const std::string& name) const {
+  void require_hard_links(const char* kind, const std::string& name) const {
     if (name == "/") return;
     for (std::size_t end = name.find('/', 1);; end = name.find('/', end + 1)) {
       H5L_info_t link{};
       const std::string part = name.substr(0, end);
-      check(H5Lget_info(file.id(), part.c_str(), &link, H5P_DEFAULT) >= 0, "has no dataset ", name);
+      check(H5Lget_info(file.id(), part.c_str(), &link, H5P_DEFAULT) >= 0, "has no ", kind, " ", name);
       require(link.type == H5L_TYPE_HARD, path, ": ", part, " is a link to something else, as lockstep writes none. Make the file again.");
       if (end == std::string::npos) return;
     }
   }
   /// A dataset of a file that is read, all of whose bytes lie in it.
   Handle dataset(const std::string& name) const {
-    require_hard_links(name);
+    require_hard_links("dataset", name);
     Handle found(H5Dopen2(file.id(), name.c_str(), H5P_DEFAULT), H5Dclose);
     check(static_cast<bool>(found), "has no dataset ", name);
     const Handle type(H5Dget_type(found.id()), H5Tclose), space(H5Dget_space(found.id()), H5Sclose), properties(H5Dget_create_plist(found.id()), H5Pclose);
@@ -246,7 +246,7 @@ struct H5File::State {
     return {name, static_cast<H5Type>(kind), shape_of(space.id()), offset == HADDR_UNDEF ? -1 : static_cast<std::int64_t>(offset)};
   }
   void list(const std::string& group, std::vector<H5DatasetInfo>& found, std::size_t& objects, int depth) const {
-    require_hard_links(group);
+    require_hard_links("group", group);
     const Handle open(H5Gopen2(file.id(), group.c_str(), H5P_DEFAULT), H5Gclose);
     H5G_info_t count{};
     check(open && H5Gget_info(open.id(), &count) >= 0, "has no group ", group);
@@ -259,7 +259,7 @@ struct H5File::State {
       name_at(name.data(), name.size() + 1);
       const std::string full = (group == "/" ? "/" : group + "/") + name;
       require(++objects <= most_objects, path, ": the group ", group, " holds more than ", most_objects, " objects, more than any network has tensors. Make the file again.");
-      require_hard_links(full);
+      require_hard_links("object", full);
       const Handle object(H5Oopen(file.id(), full.c_str(), H5P_DEFAULT), H5Oclose);
       check(static_cast<bool>(object), full, " cannot be read");
       if (H5Iget_type(object.id()) == H5I_GROUP) list(full, found, objects, depth + 1);
