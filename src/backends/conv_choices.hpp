@@ -4,10 +4,12 @@
 // workspace, a tab, parts of sums.  Made on one rank, the same on all.
 #pragma once
 #include <algorithm>
+#include <charconv>
 #include <cstdint>
-#include <cstdlib>
 #include <map>
 #include <string>
+#include <system_error>
+#include <utility>
 
 namespace lockstep {
 
@@ -19,15 +21,16 @@ struct ConvChoice {
 
 class ConvChoices {
  public:
-  /// From text(); lines that are none are ignored.
+  /// From text(); lines that are none are ignored, and numbers that no library gives.
   void read(const std::string& text) {
     for (std::size_t at = 0; at < text.size();) {
       const std::size_t end = std::min(text.find('\n', at), text.size()), tab = text.find('\t', at);
       if (tab < end) {
         const std::size_t problem_end = std::min(text.find('\t', tab + 1), end), bytes_end = std::min(text.find('\t', problem_end + 1), end);
-        ConvChoice& choice = choices_[text.substr(tab + 1, problem_end - tab - 1)] = {.way = text.substr(at, tab - at)};
-        if (problem_end < end) choice.workspace_bytes = std::atoll(text.substr(problem_end + 1, bytes_end - problem_end - 1).c_str());
-        if (bytes_end < end) choice.sum_parts = std::atoll(text.substr(bytes_end + 1, end - bytes_end - 1).c_str());
+        ConvChoice choice{.way = text.substr(at, tab - at)};
+        const bool is_whole = (problem_end >= end || take_count(text, problem_end + 1, bytes_end, most_workspace_bytes, choice.workspace_bytes)) &&
+                              (bytes_end >= end || take_count(text, bytes_end + 1, end, most_sum_parts_read, choice.sum_parts));
+        if (is_whole) choices_[text.substr(tab + 1, problem_end - tab - 1)] = std::move(choice);
       }
       at = end + 1;
     }
@@ -69,6 +72,13 @@ class ConvChoices {
   bool are_complete() const { return are_complete_; }
 
  private:
+  static constexpr std::int64_t most_workspace_bytes = std::int64_t{1} << 40, most_sum_parts_read = 1 << 20;
+  /// Whether [begin, end) is a count of at most `most`.
+  static bool take_count(const std::string& text, std::size_t begin, std::size_t end, std::int64_t most, std::int64_t& count) {
+    const auto [rest, error] = std::from_chars(text.data() + begin, text.data() + end, count);
+    return error == std::errc() && rest == text.data() + end && count >= 0 && count <= most;
+  }
+
   std::map<std::string, ConvChoice> choices_;
   bool are_complete_ = true;
   double timing_seconds_ = 0;

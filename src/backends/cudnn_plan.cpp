@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <optional>
 #include <source_location>
 #include <sstream>
@@ -332,12 +333,15 @@ std::unique_ptr<ConvPlan> cudnn_plan(const std::shared_ptr<Cudnn>& cudnn, const 
   if (cudnnBackendFinalize(engine.get()) != CUDNN_STATUS_SUCCESS) return nullptr;
   std::vector<Descriptor> choices;
   for (std::string word; words >> word;) {
-    const std::size_t sign = word.find('=');
-    if (sign == std::string::npos) return nullptr;
+    int knob = 0;                        // as name_of_config writes them; a name may come from a file
+    std::int64_t value = 0;
+    const char* const end = word.data() + word.size();
+    const auto [sign, error] = std::from_chars(word.data(), end, knob);
+    if (error != std::errc() || sign == end || *sign != '=' || std::from_chars(sign + 1, end, value).ptr != end) return nullptr;
     Descriptor choice = make(CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR);
-    set(choice, CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, static_cast<cudnnBackendKnobType_t>(std::stoi(word.substr(0, sign))));
-    set(choice, CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, static_cast<std::int64_t>(std::stoll(word.substr(sign + 1))));
-    finalize(choice);
+    set(choice, CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, static_cast<cudnnBackendKnobType_t>(knob));
+    set(choice, CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, value);
+    if (cudnnBackendFinalize(choice.get()) != CUDNN_STATUS_SUCCESS) return nullptr;
     choices.push_back(std::move(choice));
   }
   Descriptor config = make(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);

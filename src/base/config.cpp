@@ -17,6 +17,7 @@
 namespace lockstep {
 namespace {
 
+constexpr std::size_t most_dots = 1000;                   // of a line
 constexpr std::uintmax_t largest_input_bytes = 4 << 20;   // a shard given by mistake is not worth parsing
 
 template <class T> struct is_list : std::false_type {};
@@ -224,9 +225,19 @@ std::string one_line(std::string_view text) {
   return line;
 }
 
+/// Each dot of a.a.a.a = 1 is a table in a table, and the library walks and frees them by calling itself: its limit is on brackets alone.
+toml::table parse_toml(const std::string& text) {
+  std::size_t dots = 0;
+  for (const char c : text)
+    if (dots = c == '\n' ? 0 : dots + (c == '.'); dots > most_dots) fail("a line has more than ", most_dots, " dots, as no key and no list of numbers has");
+  return toml::parse(text);
+}
+
 toml::table parse(const std::string& text, const std::string& origin) {
   try {
-    return toml::parse(text);
+    return parse_toml(text);
+  } catch (const Error& error) {
+    fail(origin, ": ", error.what(), ". Name a TOML file, such as inputs/quickstart.toml.");
   } catch (const toml::parse_error& error) {
     fail(origin, ":", error.source().begin.line, ": this is no TOML: ", one_line(error.description()), ". Lines read `key = value` under a [section]; texts stand in quotes.");
   }
@@ -259,9 +270,11 @@ toml::table override_value(const std::string& text, const std::string& where) {
   // A text key takes its value as it stands (run.name=5, data.path=a b), unless it is in quotes.
   const bool is_quoted = !trimmed.empty() && (trimmed.front() == '"' || trimmed.front() == '\'');
   if (!std::is_same_v<T, std::string> || is_quoted) try {
-      toml::table table = toml::parse("value = " + text);
+      toml::table table = parse_toml("value = " + text);
       if (table.size() == 1) return table;
     } catch (const toml::parse_error&) {   // no TOML value: a bare word
+    } catch (const Error& error) {
+      fail(where, ": ", error.what(), ". Name a TOML file instead.");
     }
   return parse("value = " + literal(text), where);
 }

@@ -38,18 +38,25 @@ std::string text_of(const Parts&... parts) {
   return out.str();
 }
 
+/// Without characters that would begin another line or steer a terminal: messages quote what stands in files and arguments.
+inline std::string on_one_line(std::string text) {
+  for (char& c : text)
+    if (const auto byte = static_cast<unsigned char>(c); byte < 0x20 || byte == 0x7f) c = c == '\n' || c == '\r' || c == '\t' ? ' ' : '?';
+  return text;
+}
+
 /// "1 rank", "4 ranks".
 inline std::string counted(long long count, const char* thing) { return text_of(count, " ", thing, count == 1 ? "" : "s"); }
 
-/// Throws an Error of bad input.  The message names the thing, what it is, what it must be and what to do.
+/// Throws an Error of bad input.  The message names the thing, what it is, what it must be and what to do, on one line whatever its parts hold.
 template <class... Parts>
 [[noreturn]] void fail(const Parts&... parts) {
-  throw Error(text_of(parts...));
+  throw Error(on_one_line(text_of(parts...)));
 }
 
 template <class... Parts>
 [[noreturn]] void fail_with(ExitCode code, const Parts&... parts) {
-  throw Error(text_of(parts...), code);
+  throw Error(on_one_line(text_of(parts...)), code);
 }
 
 template <class... Parts>

@@ -119,6 +119,18 @@ std::vector<std::int64_t> shape_of(hid_t space) {
   return {extents.begin(), extents.end()};
 }
 
+/// Elements of a space; -1 where a file of so many bytes has no room for them.
+std::int64_t points_of(hid_t type, hid_t space, std::int64_t file_bytes) {
+  const hssize_t points = H5Sget_simple_extent_npoints(space);
+  const std::size_t size = H5Tget_size(type);
+  const std::vector<std::int64_t> shape = shape_of(space);
+  if (points < 0 || size == 0 || std::cmp_greater(size, file_bytes) || std::ranges::any_of(shape, [](std::int64_t extent) { return extent < 0; })) return -1;
+  if (points == 0 || std::ranges::count(shape, 0) > 0) return 0;
+  std::int64_t left = file_bytes / static_cast<std::int64_t>(size);   // divided, because the library's own product may have passed 2^64
+  for (const std::int64_t extent : shape) left /= extent;
+  return left > 0 ? static_cast<std::int64_t>(points) : -1;
+}
+
 /// -1 for a type that is none of ours.
 int kind_of(hid_t type) {
   if (H5Tget_class(type) == H5T_STRING) return static_cast<int>(H5Type::text);
@@ -127,10 +139,10 @@ int kind_of(hid_t type) {
   return -1;
 }
 
-/// Texts out of a dataset or an attribute; read(memory type, data) reads all of it.
+/// Texts out of a dataset or an attribute that lies in a file of so many bytes; read(memory type, data) reads all of it.
 template <class Read>
-bool take_texts(hid_t type, hid_t space, std::vector<std::string>& texts, Read&& read) {
-  const hssize_t points = H5Sget_simple_extent_npoints(space);
+bool take_texts(hid_t type, hid_t space, std::int64_t file_bytes, std::vector<std::string>& texts, Read&& read) {
+  const std::int64_t points = points_of(type, space, file_bytes);
   if (points < 0 || H5Tget_class(type) != H5T_STRING) return false;
   texts.resize(static_cast<std::size_t>(points));
   if (points == 0) return true;
@@ -152,16 +164,41 @@ bool take_texts(hid_t type, hid_t space, std::vector<std::string>& texts, Read&&
 }  // namespace
 
 struct H5File::State {
+  static constexpr std::size_t most_objects = 1 << 14;   // of a listed group; a ResNet-152 has 932 tensors
   std::string path;
   Handle file;
+  std::int64_t file_bytes = 0;             // of a file that is read
 
   template <class... Parts>
   [[noreturn]] void fail_here(const Parts&... parts) const { fail(path, ": ", parts..., " (HDF5: ", library_words(), ")."); }
   void check(bool holds, const auto&... parts) const { if (!holds) fail_here(parts...); }
 
+  /// Links to other names and other files are not followed.
+  void require_hard_links(const char* kind, const std::string& name) const {
+    if (name == "/") return;
+    for (std::size_t end = name.find('/', 1);; end = name.find('/', end + 1)) {
+      H5L_info_t link{};
+      const std::string part = name.substr(0, end);
+      check(H5Lget_info(file.id(), part.c_str(), &link, H5P_DEFAULT) >= 0, "has no ", kind, " ", name);
+      require(link.type == H5L_TYPE_HARD, path, ": ", part, " is a link to something else, as lockstep writes none. Make the file again.");
+      if (end == std::string::npos) return;
+    }
+  }
+  /// A dataset of a file that is read, all of whose bytes lie in it.
   Handle dataset(const std::string& name) const {
+    require_hard_links("dataset", name);
     Handle found(H5Dopen2(file.id(), name.c_str(), H5P_DEFAULT), H5Dclose);
     check(static_cast<bool>(found), "has no dataset ", name);
+    const Handle type(H5Dget_type(found.id()), H5Tclose), space(H5Dget_space(found.id()), H5Sclose), properties(H5Dget_create_plist(found.id()), H5Pclose);
+    const H5D_layout_t layout = H5Pget_layout(properties.id());
+    require((layout == H5D_CONTIGUOUS || layout == H5D_COMPACT) && H5Pget_external_count(properties.id()) == 0, path, ": the dataset ", name,
+            " is chunked, compressed or in another file, as lockstep writes none. Store it contiguously.");
+    const std::int64_t points = points_of(type.id(), space.id(), file_bytes);
+    require(points >= 0, path, ": the dataset ", name, " is larger than the file. Make the file again.");
+    const haddr_t offset = H5Dget_offset(found.id());
+    const auto bytes = static_cast<std::uint64_t>(points) * H5Tget_size(type.id());
+    require(layout == H5D_COMPACT || bytes == 0 || (offset != HADDR_UNDEF && offset <= static_cast<std::uint64_t>(file_bytes) && bytes <= static_cast<std::uint64_t>(file_bytes) - offset),
+            path, ": the dataset ", name, " reaches past the file's end. Make the file again.");
     return found;
   }
   Handle attribute(const std::string& name) const {
@@ -208,11 +245,12 @@ struct H5File::State {
     const haddr_t offset = H5Dget_offset(found.id());
     return {name, static_cast<H5Type>(kind), shape_of(space.id()), offset == HADDR_UNDEF ? -1 : static_cast<std::int64_t>(offset)};
   }
-  void list(const std::string& group, std::vector<H5DatasetInfo>& found, int depth) const {
+  void list(const std::string& group, std::vector<H5DatasetInfo>& found, std::size_t& objects, int depth) const {
+    require_hard_links("group", group);
     const Handle open(H5Gopen2(file.id(), group.c_str(), H5P_DEFAULT), H5Gclose);
     H5G_info_t count{};
     check(open && H5Gget_info(open.id(), &count) >= 0, "has no group ", group);
-    require(depth < 32, path, ": the group ", group, " is too deep.");   // a link to a parent would never end
+    require(depth < 32, path, ": the group ", group, " is too deep.");   // a link to a parent would never end, two of them would visit 2^32 groups
     for (hsize_t i = 0; i < count.nlinks; ++i) {
       const auto name_at = [&](char* text, std::size_t bytes) { return H5Lget_name_by_idx(open.id(), ".", H5_INDEX_NAME, H5_ITER_INC, i, text, bytes, H5P_DEFAULT); };
       const ssize_t bytes = name_at(nullptr, 0);
@@ -220,9 +258,11 @@ struct H5File::State {
       std::string name(static_cast<std::size_t>(bytes), '\0');
       name_at(name.data(), name.size() + 1);
       const std::string full = (group == "/" ? "/" : group + "/") + name;
+      require(++objects <= most_objects, path, ": the group ", group, " holds more than ", most_objects, " objects, more than any network has tensors. Make the file again.");
+      require_hard_links("object", full);
       const Handle object(H5Oopen(file.id(), full.c_str(), H5P_DEFAULT), H5Oclose);
       check(static_cast<bool>(object), full, " cannot be read");
-      if (H5Iget_type(object.id()) == H5I_GROUP) list(full, found, depth + 1);
+      if (H5Iget_type(object.id()) == H5I_GROUP) list(full, found, objects, depth + 1);
       if (H5Iget_type(object.id()) == H5I_DATASET) found.push_back(info(full));
     }
   }
@@ -245,7 +285,7 @@ H5File H5File::create(const std::string& path, std::int64_t align_large) {
   require(!std::filesystem::exists(path), path, ": is there already. Remove it, or write elsewhere.");
   const Handle creation = stampless(H5P_FILE_CREATE), access = access_list();
   if (align_large > 0) H5Pset_alignment(access.id(), static_cast<hsize_t>(align_large), static_cast<hsize_t>(align_large));
-  auto state = std::make_unique<State>(State{path, Handle(H5Fcreate(path.c_str(), H5F_ACC_EXCL, creation.id(), access.id()), H5Fclose)});
+  auto state = std::make_unique<State>(State{path, Handle(H5Fcreate(path.c_str(), H5F_ACC_EXCL, creation.id(), access.id()), H5Fclose), std::int64_t{1} << 62});
   state->check(static_cast<bool>(state->file), "cannot be made. Check that its folder exists and can be written");
   return H5File(std::move(state));
 }
@@ -253,8 +293,10 @@ H5File H5File::create(const std::string& path, std::int64_t align_large) {
 H5File H5File::open(const std::string& path) {
   const Locked locked;
   const Handle access = access_list();
-  auto state = std::make_unique<State>(State{path, Handle(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.id()), H5Fclose)});
+  auto state = std::make_unique<State>(State{path, Handle(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.id()), H5Fclose), 0});
   state->check(static_cast<bool>(state->file), "cannot be read");
+  std::error_code unknown;
+  state->file_bytes = static_cast<std::int64_t>(std::filesystem::file_size(path, unknown));
   return H5File(std::move(state));
 }
 
@@ -275,7 +317,7 @@ void H5File::write(const std::string& path, H5Type type, std::span<const std::in
 void H5File::read(const std::string& path, H5Type type, void* data, std::size_t elements) const {
   const Locked locked;
   const H5DatasetInfo found = state_->info(path);
-  std::size_t size = 1;
+  std::size_t size = 1;                    // no more than the file has bytes
   for (const std::int64_t extent : found.shape) size *= static_cast<std::size_t>(extent);
   require(found.type == type && size == elements, state_->path, ": the dataset ", path, " holds ", size, " of ", name_of(found.type), "; it must hold ", elements,
           " of ", name_of(type), ".");
@@ -296,7 +338,8 @@ H5DatasetInfo H5File::info(const std::string& path) const {
 std::vector<H5DatasetInfo> H5File::list(const std::string& group) const {
   const Locked locked;
   std::vector<H5DatasetInfo> found;
-  state_->list(group, found, 0);
+  std::size_t objects = 0;
+  state_->list(group, found, objects, 0);
   std::ranges::sort(found, {}, &H5DatasetInfo::path);
   return found;
 }
@@ -316,7 +359,7 @@ std::vector<std::string> H5File::read_texts(const std::string& path) const {
   const Handle found = state_->dataset(path), type(H5Dget_type(found.id()), H5Tclose), space(H5Dget_space(found.id()), H5Sclose);
   std::vector<std::string> texts;
   const auto read = [&](hid_t memory, void* data) { return H5Dread(found.id(), memory, H5S_ALL, H5S_ALL, H5P_DEFAULT, data); };
-  state_->check(take_texts(type.id(), space.id(), texts, read), "the dataset ", path, " holds no texts");
+  state_->check(take_texts(type.id(), space.id(), state_->file_bytes, texts, read), "the dataset ", path, " holds no texts");
   return texts;
 }
 
@@ -356,7 +399,7 @@ std::vector<std::string> H5File::texts_attribute(const std::string& name) const 
   const Locked locked;
   const Handle found = state_->attribute(name), type(H5Aget_type(found.id()), H5Tclose), space(H5Aget_space(found.id()), H5Sclose);
   std::vector<std::string> texts;
-  state_->check(take_texts(type.id(), space.id(), texts, [&](hid_t memory, void* data) { return H5Aread(found.id(), memory, data); }),
+  state_->check(take_texts(type.id(), space.id(), state_->file_bytes, texts, [&](hid_t memory, void* data) { return H5Aread(found.id(), memory, data); }),
                 "the attribute \"", name, "\" holds no texts");
   return texts;
 }
@@ -371,8 +414,9 @@ std::vector<double> H5File::numbers_attribute(const std::string& name) const {
   const Locked locked;
   const Handle found = state_->attribute(name), type(H5Aget_type(found.id()), H5Tclose), space(H5Aget_space(found.id()), H5Sclose);
   const H5T_class_t kind = H5Tget_class(type.id());
-  require(kind == H5T_FLOAT || kind == H5T_INTEGER, state_->path, ": the attribute \"", name, "\" holds no numbers.");
-  std::vector<double> values(static_cast<std::size_t>(std::max<hssize_t>(H5Sget_simple_extent_npoints(space.id()), 0)));
+  const std::int64_t points = points_of(type.id(), space.id(), state_->file_bytes);
+  require((kind == H5T_FLOAT || kind == H5T_INTEGER) && points >= 0, state_->path, ": the attribute \"", name, "\" holds no numbers.");
+  std::vector<double> values(static_cast<std::size_t>(points));
   if (!values.empty()) state_->check(H5Aread(found.id(), H5T_NATIVE_DOUBLE, values.data()) >= 0, "the attribute \"", name, "\" cannot be read");
   return values;
 }

@@ -22,6 +22,8 @@ struct H5DatasetInfo {
 };
 
 /// A file that is open.  Paths are absolute ("/model/conv1.weight"); missing groups are made on write.
+/// Reading takes only what lockstep writes: hard links, and datasets that lie whole in this file, neither chunked nor compressed nor in other files.
+/// So no value is believed that would take more memory than the file has bytes.
 class H5File {
  public:
   /// Fails if it exists.  align_large > 0: datasets of at least so many bytes begin at a multiple of it.

@@ -9,6 +9,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "base/error.hpp"
@@ -61,13 +62,11 @@ std::string joined(const std::vector<std::string>& words) {
 
 /// The names of all shards of a split, by index; Error unless it is one whole set.
 std::vector<std::string> whole_set(const std::string& folder, const std::string& split) {
-  std::map<int, std::vector<bool>> found;   // count in the name -> which indices are there
+  std::map<int, std::set<int>> found;       // count in the name -> which indices are there; no memory for those that are not
   std::string partial;
   for (const std::string& file : files_in(folder)) {
     if (const auto name = parse_name(file); name && name->split == split) {
-      auto& indices = found[name->count];
-      if (std::cmp_less_equal(indices.size(), name->index)) indices.resize(static_cast<std::size_t>(name->index) + 1);
-      indices[static_cast<std::size_t>(name->index)] = true;
+      found[name->count].insert(name->index);
     }
     if (file.ends_with(".partial"))
       if (const auto name = parse_name(std::string_view(file).substr(0, file.size() - 8)); name && name->split == split) partial = file;
@@ -80,18 +79,19 @@ std::vector<std::string> whole_set(const std::string& folder, const std::string&
   }
   if (found.size() > 1) {
     std::vector<std::string> sets;
-    for (const auto& [count, indices] : found) sets.push_back(text_of(std::ranges::count(indices, true), " of ", shard_name(split, 0, count).substr(split.size() + 6)));
+    for (const auto& [count, indices] : found) sets.push_back(text_of(indices.size(), " of ", shard_name(split, 0, count).substr(split.size() + 6)));
     fail(folder, ": holds shards of more than one conversion of \"", split, "\": ", joined(sets), ". Keep one set and remove the others.");
   }
-  auto& [count, indices] = *found.begin();
-  indices.resize(static_cast<std::size_t>(count));
-  std::vector<std::string> names;
-  for (int index = 0; index < count; ++index) names.push_back(shard_name(split, index, count));
-  if (const auto missing = std::ranges::count(indices, false); missing > 0) {
-    const std::string& first = names[static_cast<std::size_t>(std::ranges::find(indices, false) - indices.begin())];
+  const auto& [count, indices] = *found.begin();
+  if (const auto missing = count - std::ssize(indices); missing > 0) {
+    int index = 0;
+    while (indices.contains(index)) ++index;
+    const std::string first = shard_name(split, index, count);
     fail(folder, ": ", first, missing > 1 ? text_of(" and ", missing - 1, " more of ", count, " shards are missing.") : " is missing.",
          unfinished.empty() ? " Copy the whole folder, on every node, or run lockstep-convert again." : unfinished);
   }
+  std::vector<std::string> names;
+  for (const int index : indices) names.push_back(shard_name(split, index, count));
   return names;
 }
 
@@ -143,7 +143,7 @@ ShardContent read_shard(const std::string& path, int shard) {
     file.read("/widths", H5Type::i32, widths.data(), n);
   }
   const std::int64_t begin = std::max<std::int64_t>(pixels.file_offset, 0);
-  require(bytes == 0 || (pixels.file_offset >= 0 && begin + bytes <= file_bytes), path, ": its pixels reach past its end. Convert again.");
+  require(bytes == 0 || (pixels.file_offset >= 0 && pixels.file_offset <= file_bytes && bytes <= file_bytes - begin), path, ": its pixels reach past its end. Convert again.");
   content.records.reserve(n);
   for (std::size_t i = 0; i < n; ++i) {
     const ImageRecord record{shard, begin + offsets[i], heights[i], widths[i], labels[i], crcs[i]};
@@ -216,13 +216,14 @@ struct Dataset::State {
 Dataset::Dataset(const std::string& folder, const std::string& split) : state_(std::make_unique<State>()) {
   State& s = *state_;
   s.folder = folder;
-  for (const std::string& name : whole_set(folder, split)) {
+  const std::vector<std::string> names = whole_set(folder, split);
+  for (const std::string& name : names) {
     const std::string path = (fs::path(folder) / name).string();
     ShardContent content = read_shard(path, static_cast<int>(s.files.size()));
     const std::optional<ShardName> said = parse_name(name);
     require(content.header.split == split && content.index == said->index && content.count == said->count, path, ": was made as ",
             shard_name(content.header.split, static_cast<int>(content.index), static_cast<int>(content.count)), " and renamed. Give it back its name.");
-    if (s.files.empty()) s.header = content.header, s.records.reserve(static_cast<std::size_t>(std::clamp<std::int64_t>(content.header.split_images, 0, 1 << 26)));
+    if (s.files.empty()) s.header = content.header, s.records.reserve((content.records.size() + 1) * names.size());   // shards are alike; what a header says of others is not believed
     const std::string different = different_attribute(s.header, content.header);
     require(different.empty(), path, ": its ", different, " differ from those of ", s.files.empty() ? path : s.files[0], ". The folder mixes conversions: convert again into an empty one.");
     s.files.push_back(path);

@@ -19,7 +19,10 @@ const PickleValue* entry_of(const Pickle& pickle, const PickleValue& dict, std::
   return nullptr;
 }
 
+constexpr std::size_t most_dimensions = 64;   // PyTorch's limit; many tensors may name one long list
+
 std::vector<std::int64_t> numbers_in(const Pickle& pickle, const PickleValue& list, const std::string& path, const std::string& name) {
+  require(list.items.size() <= most_dimensions, path, ": ", name, " has ", list.items.size(), " dimensions, PyTorch's tensors have at most ", most_dimensions, ": the file is damaged. Save it again.");
   std::vector<std::int64_t> numbers;
   for (const std::uint32_t item : list.items) {
     const PickleValue& n = pickle.at(item);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 
 #include "storage/hdf5.hpp"
 #include "storage/sealed_file.hpp"
@@ -200,6 +201,8 @@ WeightFile read_checkpoint_weights(const std::string& path) {
     weights.arrays.push_back({.name = info.path.substr(group.size() + 1), .type = is_count ? ElementType::i64 : ElementType::f32, .shape = info.shape, .strides = contiguous(info.shape)});
     bytes += static_cast<std::size_t>(element_count(info.shape) * name_of(weights.arrays.back().type).bytes);
   }
+  std::error_code unknown;                 // one dataset may have many names
+  require(bytes <= std::filesystem::file_size(path, unknown), path, ": its tensors are larger than the file. Name another checkpoint.");
   weights.bytes.resize(bytes);
   char* at = weights.bytes.data();
   for (std::size_t i = 0; i < datasets.size(); ++i) {

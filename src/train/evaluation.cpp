@@ -18,10 +18,27 @@ namespace lockstep {
 namespace {
 
 using Json = nlohmann::ordered_json;
+using ReadJson = nlohmann::json;         // the ordered one takes n^2 steps for n names
+constexpr std::size_t most_outputs = 1000;   // of a network whose confusion matrix is kept
+
+struct NoEvaluation {};                  // JSON that holds something else
 
 std::string path_in(const std::string& folder) { return (std::filesystem::path(folder) / "evaluation.json").string(); }
 
-double number_in(const Json& value) { return value.is_number() ? value.get<double>() : std::numeric_limits<double>::quiet_NaN(); }   // null: it was not finite
+double number_in(const ReadJson& value) { return value.is_number() ? value.get<double>() : std::numeric_limits<double>::quiet_NaN(); }   // null: it was not finite
+
+/// A whole number from 0 to 2^62: a double beyond int64 could not be made one.
+std::int64_t count_in(const ReadJson& value) {
+  return value.is_number_unsigned() && value.get<std::uint64_t>() <= std::uint64_t{1} << 62 ? value.get<std::int64_t>() : throw NoEvaluation();
+}
+std::int32_t class_in(const ReadJson& value) {
+  const std::int64_t index = count_in(value);
+  return index <= std::numeric_limits<std::int32_t>::max() ? static_cast<std::int32_t>(index) : throw NoEvaluation();
+}
+double fraction_in(const ReadJson& value) {
+  const double fraction = value.get<double>();
+  return fraction >= 0 && fraction <= 1 ? fraction : throw NoEvaluation();
+}
 
 /// A loss that is no number is the worst; of equals the first image comes first.
 bool is_worse(const Mistake& a, const Mistake& b) {
@@ -35,21 +52,27 @@ void keep_worst(std::vector<Mistake>& mistakes) {
   mistakes.resize(kept);
 }
 
-EvaluationFile evaluation_in(const Json& json) {
-  EvaluationFile file{.step = json.at("step"), .checkpoint = json.at("checkpoint"), .data = json.value("data", ""), .split = json.value("split", ""), .class_names = {}, .result = {}};
+EvaluationFile evaluation_in(const ReadJson& json) {
+  EvaluationFile file{.step = count_in(json.at("step")), .checkpoint = json.at("checkpoint"), .data = json.value("data", ""), .split = json.value("split", ""), .class_names = {}, .result = {}};
   Evaluation& e = file.result;
-  e.images = json.at("images"), e.loss = number_in(json.at("loss")), e.top1 = json.at("top1"), e.top5 = json.at("top5");
-  for (const Json& line : json.at("classes")) {
+  e.images = count_in(json.at("images")), e.loss = number_in(json.at("loss")), e.top1 = fraction_in(json.at("top1")), e.top5 = fraction_in(json.at("top5"));
+  for (const ReadJson& line : json.at("classes")) {
     file.class_names.push_back(line.at("name"));
-    e.class_images.push_back(line.at("images"));
-    e.class_correct.push_back(std::llround(line.at("top1").get<double>() * static_cast<double>(e.class_images.back())));
+    e.class_images.push_back(count_in(line.at("images")));
+    e.class_correct.push_back(std::llround(fraction_in(line.at("top1")) * static_cast<double>(e.class_images.back())));
   }
-  for (const Json& row : json.value("confusion", Json::array())) {
-    e.class_images.resize(row.size()), e.class_correct.resize(row.size());   // a network may have more outputs than there are classes
-    for (const Json& count : row) e.confusion.push_back(count);
+  const ReadJson rows = json.value("confusion", ReadJson::array());
+  if (!rows.empty()) {                   // a network may have more outputs than there are classes, never fewer
+    const std::size_t classes = file.class_names.size(), outputs = rows.front().size();
+    if (!rows.is_array() || rows.size() != classes || outputs < classes || outputs > most_outputs) throw NoEvaluation();
+    e.class_images.resize(outputs), e.class_correct.resize(outputs);
   }
-  for (const Json& m : json.value("mistakes", Json::array()))
-    e.mistakes.push_back({.image = m.at("image"), .label = m.at("label"), .predicted = m.at("predicted"), .probability = static_cast<float>(number_in(m.at("probability"))),
+  for (const ReadJson& row : rows) {
+    if (!row.is_array() || row.size() != e.class_images.size()) throw NoEvaluation();
+    for (const ReadJson& count : row) e.confusion.push_back(count_in(count));
+  }
+  for (const ReadJson& m : json.value("mistakes", ReadJson::array()))
+    e.mistakes.push_back({.image = count_in(m.at("image")), .label = class_in(m.at("label")), .predicted = class_in(m.at("predicted")), .probability = static_cast<float>(number_in(m.at("probability"))),
                           .loss = static_cast<float>(number_in(m.at("loss")))});
   return file;
 }
@@ -104,13 +127,14 @@ void write_evaluation(const std::string& folder, const EvaluationFile& file) {
 
 std::optional<EvaluationFile> read_evaluation(const std::string& folder) {
   std::ifstream file(path_in(folder));
-  const Json json = file ? Json::parse(file, nullptr, false) : Json();
+  const ReadJson json = file ? ReadJson::parse(file, nullptr, false) : ReadJson();
   if (!json.is_object()) return std::nullopt;
   try {
     return evaluation_in(json);
-  } catch (const Json::exception&) {     // another program's, or another version's
-    return std::nullopt;
+  } catch (const ReadJson::exception&) {     // another program's, or another version's
+  } catch (const NoEvaluation&) {
   }
+  return std::nullopt;
 }
 
 }  // namespace lockstep

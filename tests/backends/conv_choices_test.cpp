@@ -22,6 +22,16 @@ TEST(ConvChoices, TextReadsBackAndLinesOfEarlierVersionsHaveAWorkspaceThatIsNotK
   EXPECT_NE(choices.text().find("62 3=1\tGPU, cuDNN 1: forward of a\t128\t0\n"), std::string::npos);
 }
 
+// A line that was damaged must neither plan memory nor be kept.
+TEST(ConvChoices, NumbersThatNoLibraryGivesMakeALineNone) {
+  for (const char* numbers : {"-1", "-1\t0", "x", "", "1.5", "0x10", " 5", "99999999999999999999", "9223372036854775807", "4096\t-1", "4096\t9223372036854775807", "4096\tx", "4096\t1\t"}) {
+    ConvChoices choices;
+    choices.read(std::string("7\tGPU, cuDNN 1: forward of a\t") + numbers + "\n");
+    EXPECT_EQ(choices.find_on_any_device("forward of a"), nullptr) << numbers;
+    EXPECT_EQ(choices.text(), "") << numbers;
+  }
+}
+
 TEST(ConvChoices, OnAnyDeviceTheLargestWorkspaceIsTakenAndWhatIsMissingRemembered) {
   ConvChoices choices;
   choices.add("A, cuDNN 1: forward of a", {"1", 10}), choices.add("B, cuDNN 1: forward of a", {"2", 30}), choices.add("C, cuDNN 1: forward of a", {"3", 20});

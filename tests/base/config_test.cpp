@@ -115,6 +115,26 @@ TEST(Config, EveryMistakeInAnOverrideIsToldWithTheArgument) {
   }
 }
 
+// Found by the fuzz program.
+TEST(Config, WhatIsQuotedFromAFileOrArgumentStaysOnOnePrintableLine) {
+  for (const std::string& message : {complaint("\"a\\nb\" = 1\n"), complaint("[\"a\\u001b[31m\"]\n"), complaint("[run]\n\"x\\ty\" = 1\n"), complaint("", {"r'\x1b'un.epochs=1"}), complaint("", {"run.ep\tochs=1"})}) {
+    EXPECT_NE(message, "no error");
+    EXPECT_TRUE(std::ranges::none_of(message, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; })) << message;
+  }
+}
+
+// A table in a table for each dot, freed by recursion: 4 MB of them overflowed the stack.
+TEST(Config, KeysOfMillionsOfDotsAreRefused) {
+  std::string dots;
+  for (int i = 0; i < 1'900'000; ++i) dots += "a.";
+  for (const std::string& text : {dots + "a = 1\n", "[" + dots + "a]\n", "run = {" + dots + "a = 1}\n"}) {
+    const std::string message = complaint(text);
+    EXPECT_NE(message.find("x.toml: a line has more than 1000 dots"), std::string::npos) << message.substr(0, 200);
+  }
+  EXPECT_NE(complaint("", {"data.mean={" + dots + "a=1}"}).find("more than 1000 dots"), std::string::npos);
+  EXPECT_EQ(complaint("[data]\npath = \"../../../../../../a.b.c\"\n"), "no error");
+}
+
 TEST(Config, AFileThatCannotBeReadIsToldWithTheNearestName) {
   const ScratchFolder folder;
   write_file(folder / "cifar10_resnet20.toml", "");

@@ -33,6 +33,14 @@ TEST(Error, NumbersAreWrittenAlikeInEveryLocale) {
   EXPECT_EQ(text, "1234567 0.5");
 }
 
+TEST(Error, AMessageIsOnePrintableLineWhateverItQuotes) {
+  try {
+    fail("a.h5: class \"", std::string("x\ny\r\tz\x1b[31m\x7f\0", 13), "\xc3\xa9\" is unknown");
+  } catch (const Error& error) {
+    EXPECT_EQ(std::string(error.what()), "a.h5: class \"x y  z?[31m??\xc3\xa9\" is unknown");
+  }
+}
+
 TEST(Error, CarriesItsExitCode) {
   try {
     fail_with(exit_diverged, "step ", 3);

@@ -1,11 +1,13 @@
 #include "storage/shards.hpp"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include "base/error.hpp"
@@ -79,6 +81,13 @@ std::string complaint_of_reading(const std::string& folder) {
     std::vector<std::uint8_t> pixels(static_cast<std::size_t>(data.max_image_bytes()));
     for (std::int64_t id = 0; id < data.size(); ++id) data.read(id, pixels.data());
   });
+}
+
+/// Bytes that this process has mapped.
+rlim_t address_space() {
+  rlim_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  return pages * static_cast<rlim_t>(::sysconf(_SC_PAGESIZE));
 }
 
 #define EXPECT_SAYS(message, part) EXPECT_NE((message).find(part), std::string::npos) << (message)
@@ -243,6 +252,13 @@ TEST(Shards, AnIncompleteOrMixedFolderIsExplained) {
   EXPECT_SAYS(complaint_of_opening(folder.path()), "holds shards of more than one conversion of \"train\": 2 of -of-00002.h5, 14 of -of-00016.h5. Keep one set");
 }
 
+TEST(Shards, ACountInAFilesNameTakesNoMemory) {
+  const ScratchFolder folder;
+  write_file(folder / "train-00001-of-2000000000.h5", "");
+  const LoweredLimit memory(RLIMIT_AS, address_space() + (rlim_t{128} << 20));
+  EXPECT_SAYS(complaint_of_opening(folder.path()), "train-00000-of-2000000000.h5 and 1999999998 more of 2000000000 shards are missing");
+}
+
 TEST(Shards, ShardsThatDoNotBelongTogetherAreNamed) {
   const auto with_second = [](const auto& change) {
     const ScratchFolder folder;
@@ -310,6 +326,16 @@ TEST(Shards, ValuesThatLeadOutsideThePixelsAreRefused) {
     seal(path);
     EXPECT_SAYS(complaint_of_reading(folder.path()), c.says);
   }
+}
+
+// Found by the fuzz program: 2 GB were reserved for what the header says, before the images were counted.
+TEST(Shards, ACountOfImagesInAHeaderTakesNoMemory) {
+  const ScratchFolder folder;
+  ShardHeader h = header(false, 3);
+  h.split_images = std::int64_t{1} << 26;
+  write_shard(folder.path(), h, 0, 1, 0, 3);
+  const LoweredLimit memory(RLIMIT_AS, address_space() + (rlim_t{512} << 20));
+  EXPECT_SAYS(complaint_of_opening(folder.path()), "hold 3 images; their headers say 67108864");
 }
 
 TEST(Shards, AnotherProgramsFileIsNoShard) {

@@ -187,6 +187,9 @@ TEST(TorchFile, TensorsThatDoNotLieInTheirStoragesAreRefusedByName) {
   expect_error(archive_of(folder, {1ll << 31, 1ll << 31}, 6), {"w"});
   expect_error(archive_of(folder, {1ll << 40, 1ll << 40}, 6), {"w"});
   expect_error(archive_of(folder, {-1, 3}, 6), {"w"});
+  // A thousand tensors that all name one list of a million sizes would be a thousand times a million.
+  EXPECT_EQ(error_of(archive_of(folder, std::vector<std::int64_t>(64, 1), 1)), "read");
+  expect_error(archive_of(folder, std::vector<std::int64_t>(65, 1), 1), {"crafted.pth", "w has 65 dimensions"});
 }
 
 TEST(TorchFile, NestingThatWouldOverflowAStackAndValuesWithoutEndAreRefused) {

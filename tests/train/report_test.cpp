@@ -60,6 +60,13 @@ TEST(Records, ALineReadsBackAsWhatWasWrittenAndNullAsNaN) {
   EXPECT_TRUE(std::isnan(std::get<EvalRecord>(record_in("{\"kind\": \"eval\", \"loss\": null, \"step\": \"x\"}").value()).loss));
 }
 
+// n^2 steps for n names would be minutes.
+TEST(Records, ALineOfManyNamesIsReadAsAnyOther) {
+  std::string line = "{\"kind\": \"eval\"";
+  for (int i = 0; i < 200'000; ++i) line += ",\"n" + std::to_string(i) + "\":0";
+  EXPECT_EQ(std::get<EvalRecord>(record_in(line + ", \"step\": 7}").value()).step, 7);
+}
+
 TEST(Decimated, ALongCurveKeepsItsPeaksItsEndsAndAtMostSoManyPoints) {
   std::vector<Point> points;
   for (int i = 0; i < 100'000; ++i) points.push_back({static_cast<double>(i), std::sin(0.01 * i)});
@@ -163,6 +170,24 @@ TEST_F(Report, AnEvaluationReadsBackAsItWasWritten) {
   write_file(folder_ / "evaluation.json", "{\"step\": 1}");
   EXPECT_FALSE(read_evaluation(folder_.path()).has_value());
   EXPECT_NE(page().find("not evaluated yet"), std::string::npos);
+}
+
+// A page was made of classes behind the end of a smaller matrix.
+TEST_F(Report, AnEvaluationWhosePartsDoNotFitEachOtherIsNone) {
+  const auto file = [](const std::string& classes, const std::string& confusion, const std::string& mistakes = "[]") {
+    return "{\"step\": 1, \"checkpoint\": \"\", \"images\": 3, \"loss\": 0.5, \"top1\": 0.5, \"top5\": 1, \"classes\": " + classes + ", \"confusion\": " + confusion + ", \"mistakes\": " + mistakes + "}";
+  };
+  const std::string a = "{\"name\": \"a\", \"images\": 3, \"top1\": 0.5}", three = "[" + a + ", " + a + ", " + a + "]";
+  write_file(folder_ / "evaluation.json", file(three, "[[1, 0, 0], [0, 1, 0], [0, 0, 1]]"));
+  EXPECT_TRUE(read_evaluation(folder_.path()).has_value());
+  for (const std::string& wrong : {file(three, "[[1]]"), file(three, "[[1], [1], [1]]"), file(three, "[[1, 0, 0], [0, 1, 0], [1]]"), file(three, "[[1, 0, 0], [0, 1, 0], 7]"), file(three, "[7, 7, 7]"), file(three, "{\"a\": [1]}"),
+                                   file(three, "[[-1, 0, 0], [0, 1, 0], [0, 0, 1]]"), file("[{\"name\": \"a\", \"images\": 1e300, \"top1\": 0.5}]", "[]"), file("[{\"name\": \"a\", \"images\": 3, \"top1\": 1e300}]", "[]"),
+                                   file("[{\"name\": \"a\", \"images\": -3, \"top1\": 0.5}]", "[]"), file("7", "[]"), file(three, "[]", "[{\"image\": 1e300, \"label\": 0, \"predicted\": 0, \"probability\": 1, \"loss\": 1}]"),
+                                   file(three, "[]", "[{\"image\": 1, \"label\": -1, \"predicted\": 0, \"probability\": 1, \"loss\": 1}]")}) {
+    write_file(folder_ / "evaluation.json", wrong);
+    EXPECT_FALSE(read_evaluation(folder_.path()).has_value()) << wrong;
+    EXPECT_NE(page().find("not evaluated yet"), std::string::npos);
+  }
 }
 
 TEST_F(Report, SeedsOfOneConfigurationAreAGroupWithMeanAndDeviation) {
