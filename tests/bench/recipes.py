@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""The five recipes on one GPU, each with several seeds, lockstep beside its PyTorch twin on the same images: accuracy, time, rate.
+  recipes.py --shards CIFAR_SHARDS --tar CIFAR_TAR --peers FOLDER [--flowers SHARDS --flower-files FOLDER --weights RESNET34.pth] [--works 1 5-fp16 ...] [--seeds 1,2,3] [--jobs 4]
+CIFAR_TAR: train/CLASS/*.jpg and test/CLASS/*.jpg; CIFAR_SHARDS: the same images converted.  FOLDER holds the twins: torch_seeds.py and torch_cifar.py, which print a line of JSON with
+top1_top5 or final_acc, seconds and img_s; recipe 3's twin is torch_flowers.py beside this file.  The first seed of each runs alone and gives time and rate; the others run --jobs at a
+time and give accuracy alone.  PyTorch runs without this shell's LD_LIBRARY_PATH: it brings its own libraries."""
+import argparse, concurrent.futures, json, os, pathlib, statistics, subprocess, sys, tempfile, time
+
+root = pathlib.Path(__file__).resolve().parents[2]
+parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+for name in ("--shards", "--tar", "--peers", "--flowers", "--flower-files", "--weights"):
+    parser.add_argument(name, default="")
+parser.add_argument("--lockstep", default=str(root / "build/cuda/lockstep"))
+parser.add_argument("--works", nargs="+")
+parser.add_argument("--sides", default="both", choices=["both", "lockstep", "torch"])
+parser.add_argument("--seeds", default="1,2,3")
+parser.add_argument("--jobs", type=int, default=1)
+parser.add_argument("--limit", type=int, default=900, help="seconds a run may take")
+parser.add_argument("--outputs", default="")
+a = parser.parse_args()
+folder = pathlib.Path(a.outputs or tempfile.mkdtemp(prefix="lockstep-recipes-"))
+folder.mkdir(parents=True, exist_ok=True)
+
+cifar, flowers = [f"data.path={a.shards}"], [f"data.path={a.flowers}", f"model.weights={a.weights}", "precision=tf32"]
+seeds_py, cifar_py = [f"{a.peers}/torch_seeds.py", a.tar], [f"{a.peers}/torch_cifar.py", a.tar]
+flowers_py = [str(root / "tests/bench/torch_flowers.py"), "train", "--weights", a.weights]
+# name: (input, overrides, the twin's words; None: there is none)
+works = {
+    "1": ("cifar10_resnet18_ddp", [*cifar, "precision=fp16", "run.evaluate_every_epochs=30"], [*seeds_py, "ddp_resnet18", "--dtype", "fp16", "--eval-every", "30"]),
+    "3": ("flowers_resnet34", flowers, [*flowers_py, "--shards", a.flowers]),
+    "3-frozen": ("flowers_resnet34_frozen", flowers, [*flowers_py, "--shards", a.flowers, "--freeze"]),
+    "3-files": (None, [], [*flowers_py, "--files", a.flower_files]),
+    "4": ("cifar10_lenet", [*cifar, "run.epochs=20", "run.evaluate_every_epochs=10", "checkpoint.every_epochs=10"], [*seeds_py, "toy_lenet", "--epochs", "20"]),
+    "5-fp32": ("cifar10_alexnet", [*cifar, "precision=tf32", "run.evaluate_every_epochs=10"], [*seeds_py, "amp_alexnet"]),
+    "5-autocast": ("cifar10_alexnet", [*cifar, "precision=fp16", "optimizer.loss_scale=1", "run.evaluate_every_epochs=10"], [*seeds_py, "amp_alexnet", "--dtype", "autocast"]),
+    "5-fp16": ("cifar10_alexnet", [*cifar, "precision=fp16", "run.evaluate_every_epochs=10"], [*seeds_py, "amp_alexnet", "--dtype", "fp16"]),
+}
+for depth in (20, 32, 44, 56, 110):
+    works[f"he{depth}"] = (f"cifar10_resnet{depth}", [*cifar, "precision=fp16", "run.evaluate_every_epochs=40"],
+                           [*cifar_py, "--arch", "resnet20", "--recipe", "he", "--graph", "--eval-every", "1000"] if depth == 20 else None)
+if unknown := set(a.works or []) - set(works):
+    parser.error(f"no work {', '.join(unknown)}; there are {', '.join(works)}")
+
+
+def run(command, environment=None):
+    start = time.time()
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=a.limit, env=environment)
+    except subprocess.TimeoutExpired:
+        return "", f"took more than {a.limit} s", a.limit
+    return done.stdout, "" if done.returncode == 0 else (done.stdout + done.stderr)[-400:], time.time() - start
+
+
+def ours(name, seed):
+    """(top-1 in %, seconds from process start to end, img/s while training), or what went wrong."""
+    recipe, overrides, _ = works[name]
+    _, fault, seconds = run([a.lockstep, "train", str(root / f"inputs/{recipe}.toml"), *overrides, f"run.outputs={folder}", f"run.name={name}-{seed}", f"run.seed={seed}"])
+    if fault:
+        return fault
+    records = [json.loads(line) for line in (folder / f"{name}-{seed}/metrics.jsonl").read_text().splitlines()]
+    return (100 * [r for r in records if r["kind"] == "eval"][-1]["top1"], seconds, [r for r in records if r["kind"] == "train"][-1]["images_per_second_average"])
+
+
+def twin(name, seed):
+    environment = {k: v for k, v in os.environ.items() if k != "LD_LIBRARY_PATH"}
+    said, fault, seconds = run([sys.executable, *works[name][2], "--seed", str(seed)], environment)
+    lines = [line for line in said.splitlines() if line.startswith("{")]
+    if fault or not lines:
+        return fault or "nothing printed"
+    last = json.loads(lines[-1])
+    return (100 * (last["final_acc"] if "final_acc" in last else last["top1_top5"][0]), seconds, last["img_s"])
+
+
+def all_seeds(side, name):
+    seeds = [int(s) for s in a.seeds.split(",")]
+    first = side(name, seeds[0])
+    with concurrent.futures.ThreadPoolExecutor(a.jobs) as pool:
+        return [first, *pool.map(lambda seed: side(name, seed), seeds[1:])]
+
+
+def text(results):
+    """Accuracy of all, time and rate of the one that ran alone."""
+    good = [r for r in results if not isinstance(r, str)]
+    if not good:
+        return "-", "-", "-"
+    values = [r[0] for r in good]
+    spread = f" +- {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+    alone = results[0]
+    return (f"{statistics.mean(values):.2f}{spread} ({len(values)})", *(("-", "-") if isinstance(alone, str) else (f"{alone[1]:.1f}", f"{alone[2]:,.0f}")))
+
+
+print("| recipe | lockstep top-1 % | s | img/s | PyTorch top-1 % | s | img/s | difference | allowed |\n|---|---|---|---|---|---|---|---|---|", flush=True)
+for name in a.works or works:
+    mine = all_seeds(ours, name) if a.sides != "torch" and works[name][0] else []
+    theirs = all_seeds(twin, name) if a.sides != "lockstep" and works[name][2] else []
+    accuracies = [[r[0] for r in side if not isinstance(r, str)] for side in (mine, theirs)]
+    difference = allowed = "-"
+    if all(accuracies):
+        error = sum(statistics.variance(v) / len(v) for v in accuracies if len(v) > 1) ** 0.5
+        difference, allowed = f"{statistics.mean(accuracies[0]) - statistics.mean(accuracies[1]):+.2f}", f"{max(0.5, 2 * error):.2f}"
+    print(f"| {name} | {' | '.join(text(mine))} | {' | '.join(text(theirs))} | {difference} | {allowed} |", flush=True)
+    for fault in [r for r in mine + theirs if isinstance(r, str)]:
+        print("  fault:", fault.replace("\n", " / "), flush=True)
