@@ -47,6 +47,16 @@ TEST(Verdict, AJobThatGoesOnIsNotEndedForSilence) {
   EXPECT_FALSE(judge(0, ranks, limits));
 }
 
+TEST(Verdict, OnceSigtermHasComeASilentRankIsWaitedForOnlyAsLongAsNewsMayTake) {
+  Limits ending = limits;
+  ending.is_ending = true;
+  const auto with_silence = [](double seconds) { return std::vector<Sight>{sight(5, 6, 0), sight(4, 0, seconds)}; };
+  EXPECT_EQ(judge(0, with_silence(6), ending), (Verdict{{1}, true, false}));
+  EXPECT_FALSE(judge(0, with_silence(5), ending));
+  EXPECT_FALSE(judge(0, with_silence(6), limits));
+  EXPECT_FALSE(judge(0, std::vector<Sight>{sight(5, 1, 0), sight(4, 0, 300)}, ending));   // this rank goes on: it will save
+}
+
 TEST(Verdict, OldNewsOfALongWaitIsNoSignOfAHalt) {
   EXPECT_FALSE(judge(0, std::vector<Sight>{sight(6, 2, 0), sight(5, 500)}, limits));   // rank 0 has just let the others go
   EXPECT_TRUE(judge(0, std::vector<Sight>{sight(6, 8, 0), sight(5, 500)}, limits));    // by now rank 1 would have shown

@@ -1,0 +1,24 @@
+#!/usr/bin/env python3
+"""A rank that dies, in any phase and by any death (SIGKILL, a segmentation fault, an exception, no memory, exit() in a library), ends the whole job
+within 10 s: said once, with an exit code that neither claims success nor asks for a requeue.   LOCKSTEP_DEATHS=all: each on 1, 2 and 4 ranks, first and last rank"""
+import concurrent.futures
+
+from faults import *
+
+folder = scratch()
+preload = library(folder)
+config = small_input(folder, shapes(folder, train=96, val=48), folder / "runs")
+seen = {}
+
+
+def die(number, case):
+    phase, death, ranks, victim = case
+    struck = Struck(preload, folder / f"acted-{number}", ["train", config, f"run.name=dead-{number}"], ranks, faults_of(phase, death, victim))
+    seen[case] = require_dead(struck, phase, death, victim)
+
+
+with concurrent.futures.ThreadPoolExecutor(3) as pool:           # a launcher waits most of the time
+    for done in [pool.submit(die, number, case) for number, case in enumerate(cases(os.environ.get("LOCKSTEP_DEATHS") == "all"))]:
+        done.result()
+worst = max(seen, key=seen.get)
+print(f"{len(seen)} deaths; from death to end of the job {seen[worst]:.1f} s at most, {worst}")
