@@ -72,7 +72,8 @@ void report(const std::string& message, unsigned patience = usual_patience) {
     ::usleep(patience);
     if (before == 0 && stop_requested() != 0) return;
   }
-  std::cerr << "lockstep" << (who.empty() ? "" : "[" + who + "]") << ": error: " << message << "\n" << std::flush;
+  const std::string line = text_of("lockstep", who.empty() ? "" : "[" + who + "]", ": error: ", message, "\n");
+  std::cerr << line << std::flush;       // in one piece: other lines come at the same time
 }
 
 template <class Work>

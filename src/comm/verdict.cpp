@@ -20,12 +20,17 @@ double limit_of(const Beat& beat, const Limits& limits) {
 /// How far a rank has come; collective calls count first, as they are what the others wait in.
 auto place(const Beat& beat) { return std::tuple(beat.calls, beat.step); }
 
+/// None while all are heard; else also those that fell silent after the first: the job waits for all of them.
 std::vector<int> silent_ranks(int me, std::span<const Sight> ranks, const Limits& limits) {
   const double limit = limits.is_ending ? 2 * limits.news_seconds : std::max(limits.stall_seconds, 2 * limits.news_seconds);
   std::vector<int> silent;
-  for (int r = 0; r < std::ssize(ranks); ++r)
-    if (r != me && at(ranks, r).silent_seconds >= limit) silent.push_back(r);
-  return silent;
+  bool is_over = false;
+  for (int r = 0; r < std::ssize(ranks); ++r) {
+    if (r == me || at(ranks, r).silent_seconds < std::min(limit, 1.5 * limits.news_seconds)) continue;
+    silent.push_back(r);
+    is_over = is_over || at(ranks, r).silent_seconds >= limit;
+  }
+  return is_over ? silent : std::vector<int>();
 }
 
 /// The ranks furthest behind of those that are not on their way out.

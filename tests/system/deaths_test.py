@@ -22,3 +22,16 @@ with concurrent.futures.ThreadPoolExecutor(3) as pool:           # a launcher wa
         done.result()
 worst = max(seen, key=seen.get)
 print(f"{len(seen)} deaths; from death to end of the job {seen[worst]:.1f} s at most, {worst}")
+
+# The launcher dies: its ranks do not live on.
+process = start(["train", config, "run.name=orphans", "run.epochs=100000"], ranks=2)
+try:
+    log = folder / "runs/orphans/log"
+    wait_until(lambda: log.exists() and "step 4 " in log.read_text(), 60, "step 4")
+    ranks = rank_pids(process)
+    assert len(ranks) == 2, ranks
+    os.kill(process.pid, signal.SIGKILL)
+    wait_until(lambda: not rank_pids(process), 10, "the end of a dead launcher's ranks")
+finally:
+    end(process)
+print("a dead launcher leaves no rank behind")
