@@ -57,7 +57,7 @@ std::string batch_job() {
   return id.empty() ? "" : "Slurm job " + id;
 }
 
-constexpr unsigned usual_patience = 2'000'000, patience_without_mpi = 5'000'000;   // microseconds
+constexpr unsigned usual_patience = 2'000'000, patience_without_mpi = 4'000'000;   // microseconds
 
 /// Of several ranks, and not the one that speaks first.
 bool has_one_before(const std::string& who) { return !who.empty() && who.rfind("rank 0 ", 0) != 0; }

@@ -14,7 +14,7 @@ std::atomic<int> requested{0}, code_at_end{-1};            // code_at_end: -1 wh
 std::atomic<bool> is_terminated{false};
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);       // so that a handler may write them
 
-constexpr unsigned patience_seconds = 6;
+constexpr unsigned patience_seconds = 5;
 
 void note(int signal) {
   requested.store(signal);

@@ -14,7 +14,7 @@ int stop_requested();
 /// Whether SIGTERM has come: the launcher may be ending the ranks that a dead one has left behind.
 const std::atomic<bool>& has_been_terminated();
 
-/// Where no watchdog watches, while MPI starts and ends, a SIGTERM from now on ends this process after 6 seconds with that code, if it has not ended
+/// Where no watchdog watches, while MPI starts and ends, a SIGTERM from now on ends this process after 5 seconds with that code, if it has not ended
 /// by itself: a launcher that ends the ranks of a dead one would wait for half a minute before it kills them (Slurm's KillWait).
 void end_soon_after_sigterm(int code);
 /// A watchdog watches: not any more.

@@ -17,9 +17,11 @@ def die(number, case):
     seen[case] = require_dead(struck, phase, death, victim)
 
 
+chosen = cases(os.environ.get("LOCKSTEP_DEATHS") == "all")
 with concurrent.futures.ThreadPoolExecutor(3) as pool:           # a launcher waits most of the time
-    for done in [pool.submit(die, number, case) for number, case in enumerate(cases(os.environ.get("LOCKSTEP_DEATHS") == "all"))]:
-        done.result()
+    started = [pool.submit(die, number, case) for number, case in enumerate(chosen)]
+faults = [str(one.exception()) for one in started if one.exception()]
+assert not faults, "\n\n".join([f"{len(faults)} of {len(chosen)}", *faults])
 worst = max(seen, key=seen.get)
 print(f"{len(seen)} deaths; from death to end of the job {seen[worst]:.1f} s at most, {worst}")
 

@@ -31,7 +31,7 @@ def hangs(name, ranks, faults, words, blamed, phase, step, *more):
     named = re.findall(r"rank (\d+) on (\S+) \(step (\d+), ([a-z-]+), (\d+) s ", errors[0])
     run.require([int(n[0]) for n in named] == blamed, f"named are {named}")
     for _, where, at, doing, seconds in named:
-        run.require(where == host and int(at) == step and re.fullmatch(phase, doing) and stall <= int(seconds) < stall + 8, f"named are {named}")
+        run.require(where == host and step in (None, int(at)) and re.fullmatch(phase, doing) and stall <= int(seconds) < stall + 8, f"named are {named}")
     run.require(run.seconds() < stall + 10, f"{run.seconds():.1f} s")
     longest[name] = run.seconds()
 
@@ -71,11 +71,11 @@ tries = [
     (hangs, "stopped in evaluation", 2, "1 stop MPI_Iallreduce 10", silent, [1], "evaluation", 8),
     (hangs, "stopped in a checkpoint", 2, "0 stop H5Dwrite 3; 0 pause MPI_Iallreduce 5 30", silent, [0], "training|checkpoint", 4),
     (hangs, "stopped in the start", 2, "1 stop MPI_Gather 4", silent, [1], "starting", 0),
-    (hangs, "eval stopped", 2, "1 stop MPI_Iallreduce 2", silent, [1], "evaluation", 0, ("eval",)),
+    (hangs, "eval stopped", 2, "1 stop MPI_Gather 3", silent, [1], "evaluation", 0, ("eval",)),
     (hangs, "bench stopped", 2, "1 stop MPI_Barrier 1", silent, [1], "training", 5, ("bench", "bench.steps=5", "bench.warmup=5")),
-    (hangs, "a reader that hangs", 2, "1 hang pread 60", idle, [1], "training", 5, ("train",), ["data.readers=1", "data.slots=1"]),
+    (hangs, "a reader that hangs", 2, "1 hang pread 120", idle, [1], "training|evaluation", None, ("train",), ["data.readers=1", "data.slots=2"]),
     (hangs, "a write that hangs", 2, "0 hang H5Dwrite 3", idle, [0], "checkpoint", 6),
-    (hangs, "a start that hangs", 2, "1 hang MPI_Gather 4", idle, [1], "starting", 0, ("train",), [f"run.start_seconds={stall}"]),
+    (hangs, "a start that hangs", 2, "1 hang pread 2", idle, [1], "starting", 0, ("train",), [f"run.start_seconds={stall}"]),
     (goes_on, "slow write", 2, "0 slow pwrite 1 0.1", 2 * stall, ("train",), ["run.max_steps=4"]),
     (goes_on, "slow reader", 2, "1 slow pread 50 0.25", 2 * stall, ("train",), ["run.max_steps=8", "data.readers=1"]),
     (goes_on, "slow start", 2, f"1 pause MPI_Gather 4 {1.5 * stall}", 1.5 * stall, ("train",)),
@@ -83,7 +83,8 @@ tries = [
     (paused, "suspended", [0, 1], [f"run.stall_seconds={stall}"]),
 ]
 with concurrent.futures.ThreadPoolExecutor(4) as pool:
-    for done in [pool.submit(check, *words) for check, *words in tries]:
-        done.result()
+    started = [pool.submit(check, *words) for check, *words in tries]
+faults = [str(one.exception()) for one in started if one.exception()]
+assert not faults, "\n\n".join([f"{len(faults)} of {len(tries)}", *faults])
 worst = max(longest, key=longest.get)
 print(f"{len(longest)} ranks that hung were named; over {longest[worst]:.1f} s at most after the fault ({worst}), with a limit of {stall} s; {len(tries) - len(longest)} slow or paused runs went on")

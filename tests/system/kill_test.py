@@ -5,7 +5,7 @@ GPUs: LOCKSTEP_BUILD=build/cuda LOCKSTEP_KILLS=30 kill_test.py, on as many ranks
 import collections
 import random
 
-from harness import *
+from faults import *
 
 kills = int(os.environ.get("LOCKSTEP_KILLS", 9))
 seed = int(sys.argv[1]) if len(sys.argv) > 1 else int(time.time())
@@ -15,7 +15,8 @@ if not counts:
 print(f"{kills} kills, seed {seed}")
 dice = random.Random(seed)
 folder = scratch()
-data = shapes(folder, train=160, val=320)
+data = shapes(folder, train=160, val=160)
+slow_writes = {"LD_PRELOAD": str(library(folder)), "LOCKSTEP_FAULT": "0 slow pwrite 1 0.0005"}     # so that a checkpoint takes about as long as its three steps
 
 
 def words(name):
@@ -35,7 +36,7 @@ def wait_for_step(process, name, before):
 def killed_once(name, ranks, longest):
     """Starts the run and kills one of its ranks after a random time: mostly after its first step.  False if it had finished before."""
     before = log_of(name).count("first step")
-    process = start(words(name), ranks=ranks)
+    process = start(words(name), ranks=ranks, variables=slow_writes)
     try:
         if dice.random() < 0.85:
             wait_for_step(process, name, before)
@@ -78,7 +79,7 @@ for ranks in counts:
         "data.path": data, "data.global_batch": 12, "model.name": "resnet20", "run.outputs": folder / "runs", "run.epochs": 3, "run.log_every": 1,
         "optimizer.learning_rate": 0.02, "checkpoint.every_steps": 3, "augment.train": "pad_crop", "augment.flip": True})
     whole, parts = folder / "runs" / f"whole-{ranks}", folder / "runs" / f"parts-{ranks}"
-    process = start([*words(whole.name), "checkpoint.keep_last=0"], ranks=ranks)
+    process = start([*words(whole.name), "checkpoint.keep_last=0"], ranks=ranks, variables=slow_writes)
     wait_for_step(process, whole.name, 0)
     began = time.monotonic()
     assert process.wait(timeout=600) == 0, output_of(process)

@@ -45,8 +45,9 @@ def die(number, case):
 chosen = cases(is_whole) if is_whole else [(phase, death, ranks, (ranks - 1) * (i % 2)) for i, (phase, ranks) in enumerate(zip(phases, (4, 2, 4, 2, 4, 2)))
                                            for death in ("kill", "segv", "exit 0")]
 with concurrent.futures.ThreadPoolExecutor(3) as pool:
-    for done in [pool.submit(die, number, case) for number, case in enumerate(chosen)]:
-        done.result()
+    started = [pool.submit(die, number, case) for number, case in enumerate(chosen)]
+faults = [str(one.exception()) for one in started if one.exception()]
+assert not faults, "\n\n".join([f"{len(faults)} of {len(chosen)}", *faults])
 worst = max(seen, key=seen.get)
 print(f"{len(seen)} deaths; from death to end of the job {seen[worst]:.1f} s at most, {worst}")
 slurm.stop()

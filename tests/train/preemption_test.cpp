@@ -27,7 +27,7 @@ TEST(Preemption, WhereNoWatchdogWatchesSigtermEndsTheProcessSoonWithTheGivenCode
     raise(signal);
     return static_cast<int>(alarm(0));
   };
-  EXPECT_EXIT(exit(seconds_to_the_end([] { end_soon_after_sigterm(143); }, SIGTERM)), testing::ExitedWithCode(6), "");
+  EXPECT_EXIT(exit(seconds_to_the_end([] { end_soon_after_sigterm(143); }, SIGTERM)), testing::ExitedWithCode(5), "");
   EXPECT_EXIT(exit(seconds_to_the_end([] { end_soon_after_sigterm(143); }, SIGUSR1)), testing::ExitedWithCode(0), "");
   EXPECT_EXIT(exit(seconds_to_the_end([] { end_soon_after_sigterm(143), stay_after_sigterm(); }, SIGTERM)), testing::ExitedWithCode(0), "");
   EXPECT_EXIT((catch_stop_signals(), end_soon_after_sigterm(75), raise(SIGTERM), raise(SIGALRM)), testing::ExitedWithCode(75), "");
