@@ -1,9 +1,12 @@
 // lockstep COMMAND ARGUMENTS... [section.key=value ...]
 // Owns the lifetime of MPI and Kokkos, and turns errors into one line and an exit code.
+#include <stdlib.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <atomic>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
@@ -54,19 +57,23 @@ std::string batch_job() {
   return id.empty() ? "" : "Slurm job " + id;
 }
 
-constexpr unsigned usual_patience = 2'000'000, patience_without_mpi = 5'000'000;   // microseconds
+constexpr unsigned usual_patience = 2'000'000, patience_without_mpi = 4'000'000;   // microseconds
+
+/// Of several ranks, and not the one that speaks first.
+bool has_one_before(const std::string& who) { return !who.empty() && who.rfind("rank 0 ", 0) != 0; }
 
 /// Printed once: where all ranks fail alike, rank 0 has printed and ended the job before another one speaks.  A launcher's signal meanwhile
 /// says the same, and must not end this rank with a code of its own: srun hands on the highest.
 void report(const std::string& message, unsigned patience = usual_patience) {
   const std::string who = rank_name();
-  if (!who.empty() && who.rfind("rank 0 ", 0) != 0) {
+  if (has_one_before(who)) {
     const int before = stop_requested();
     catch_stop_signals();
     ::usleep(patience);
     if (before == 0 && stop_requested() != 0) return;
   }
-  std::cerr << "lockstep" << (who.empty() ? "" : "[" + who + "]") << ": error: " << message << "\n" << std::flush;
+  const std::string line = text_of("lockstep", who.empty() ? "" : "[" + who + "]", ": error: ", message, "\n");
+  std::cerr << line << std::flush;       // in one piece: other lines come at the same time
 }
 
 template <class Work>
@@ -105,6 +112,15 @@ int run_on_ranks(const Command& command, const Invocation& invocation) {
   return command.ranks(invocation, *comm, device);
 }
 
+std::atomic<bool> is_at_work{false};
+
+/// A library that calls exit() ends this rank as if it were done (0), or had saved (75), and the others would wait for it.
+void refuse_exit(int code, void*) {
+  if (!is_at_work.exchange(false)) return;
+  report(text_of("a library under lockstep has ended this process with exit(", code, "). What it said, if anything, stands above."));
+  abort_all(exit_internal);
+}
+
 /// A launcher ends the other ranks at the first exit code that is not 0: rank 0 leaves last.
 int leave(int code, int rank, int size) {
   if (code != exit_stopped_early || size == 1) return code;
@@ -113,12 +129,15 @@ int leave(int code, int rank, int size) {
   return code;
 }
 
-int run(const Command& command, const Invocation& invocation, int& argc, char**& argv) {
+int run_guarded(const Command& command, const Invocation& invocation, int& argc, char**& argv) {
   if (command.alone) return guarded([&] { return command.alone(invocation); });
-  if (command.ranks == run_train) catch_stop_signals();   // a signal while MPI starts would end the job as if it had failed
+  if (command.ranks == run_train) {
+    end_soon_after_sigterm(128 + SIGTERM);
+    catch_stop_signals();                // a signal while MPI starts would end the job as if it had failed
+  }
   std::optional<MpiSession> mpi;
   if (const int code = guarded([&] { return mpi.emplace(&argc, &argv), int{exit_done}; }, patience_without_mpi); code != exit_done) {
-    ::usleep(patience_without_mpi / 2);   // tasks that MPI did not bring together: one that starts later must not be ended before it can say so too
+    if (!has_one_before(rank_name())) ::usleep(patience_without_mpi / 2);   // tasks that MPI did not bring together: one that starts later must not be ended before it can say so too
     abort_all(code);
   }
   const int rank = mpi->rank(), size = mpi->size();
@@ -126,6 +145,14 @@ int run(const Command& command, const Invocation& invocation, int& argc, char**&
   if (code != exit_done && code != exit_stopped_early) abort_all(code);
   mpi.reset();
   return leave(code, rank, size);
+}
+
+int run(const Command& command, const Invocation& invocation, int& argc, char**& argv) {
+  ::on_exit(refuse_exit, nullptr);
+  is_at_work = true;
+  const int code = run_guarded(command, invocation, argc, argv);
+  is_at_work = false;
+  return code;
 }
 
 std::string version() {

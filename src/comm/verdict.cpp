@@ -20,11 +20,17 @@ double limit_of(const Beat& beat, const Limits& limits) {
 /// How far a rank has come; collective calls count first, as they are what the others wait in.
 auto place(const Beat& beat) { return std::tuple(beat.calls, beat.step); }
 
+/// None while all are heard; else also those that fell silent after the first: the job waits for all of them.
 std::vector<int> silent_ranks(int me, std::span<const Sight> ranks, const Limits& limits) {
+  const double limit = limits.is_ending ? 2 * limits.news_seconds : std::max(limits.stall_seconds, 2 * limits.news_seconds);
   std::vector<int> silent;
-  for (int r = 0; r < std::ssize(ranks); ++r)
-    if (r != me && at(ranks, r).silent_seconds >= std::max(limits.stall_seconds, 2 * limits.news_seconds)) silent.push_back(r);
-  return silent;
+  bool is_over = false;
+  for (int r = 0; r < std::ssize(ranks); ++r) {
+    if (r == me || at(ranks, r).silent_seconds < std::min(limit, 1.5 * limits.news_seconds)) continue;
+    silent.push_back(r);
+    is_over = is_over || at(ranks, r).silent_seconds >= limit;
+  }
+  return is_over ? silent : std::vector<int>();
 }
 
 /// The ranks furthest behind of those that are not on their way out.
@@ -69,7 +75,7 @@ std::string describe(const Verdict& verdict, std::span<const Sight> ranks, std::
   }
   if (verdict.ranks.size() > shown) who += text_of("; and ", verdict.ranks.size() - shown, " more");
   if (verdict.is_silent)
-    return "no message comes any more from " + who + ": the process was stopped, or its host or network is lost. The job ends (run.stall_seconds).";
+    return "no message comes any more from " + who + ": the process was stopped or has died, or its host or network is lost. The job ends (run.stall_seconds).";
   if (verdict.is_tie)
     return "no rank makes progress, and none is behind the others; the first to halt: " + who +
            ". Look at the network and at the devices. The job ends (run.stall_seconds, run.start_seconds).";

@@ -30,6 +30,7 @@ struct Sight {
 struct Limits {
   double stall_seconds = 0, start_seconds = 0;
   double news_seconds = 0;                                  // the longest that news is under way
+  bool is_ending = false;                                   // SIGTERM has come: a silent rank is waited for no longer than news may take
 };
 
 struct Verdict {

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <thread>
@@ -40,7 +41,7 @@ struct Neighbour {
 
 /// All but the constructor and the flags runs in the watchdog's own thread.
 struct Watchdog::State {
-  State(const Progress& watched, double stall_seconds, double start_seconds);
+  State(const Progress& watched, double stall_seconds, double start_seconds, const std::atomic<bool>* is_terminated);
   void run() noexcept;
   void watch();                                             // until the end, or until it ends the job
   void leave();                                             // after all ranks have come to ~Watchdog
@@ -53,6 +54,7 @@ struct Watchdog::State {
   double age(int r) const { return awake_seconds - heard_at[static_cast<std::size_t>(r)]; }
 
   const Progress& progress;
+  const std::atomic<bool>* terminated;                      // or null
   Limits limits;
   double period;                                            // between two beats
   int rank = 0, size = 1;
@@ -76,12 +78,13 @@ struct Watchdog::State {
   std::thread thread;                                       // the last member: it starts when the others are ready
 };
 
-Watchdog::State::State(const Progress& watched, double stall_seconds, double start_seconds) : progress(watched) {
+Watchdog::State::State(const Progress& watched, double stall_seconds, double start_seconds, const std::atomic<bool>* is_terminated)
+    : progress(watched), terminated(is_terminated) {
   if (is_mpi_up()) {
     check_mpi(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
     check_mpi(MPI_Comm_size(MPI_COMM_WORLD, &size));
   }
-  period = std::min(1.0, stall_seconds / 8);
+  period = std::min(0.5, stall_seconds / 8);
   const std::size_t ranks = static_cast<std::size_t>(size);
   beats.resize(ranks);
   heard_at.resize(ranks);
@@ -98,7 +101,7 @@ Watchdog::State::State(const Progress& watched, double stall_seconds, double sta
       neighbours.push_back({.to = (rank + distance) % size, .from = (rank - distance + size) % size, .outbox = {}, .inbox = std::vector<Beat>(ranks)});
   }
   // A message takes up to two of its sender's rounds over the neighbours: one until its turn comes, one over other ranks.
-  limits = {stall_seconds, start_seconds, period * static_cast<double>(2 * neighbours.size() + 1)};
+  limits = {stall_seconds, start_seconds, period * static_cast<double>(2 * neighbours.size() + 1), false};
   thread = std::thread([this] { run(); });
 }
 
@@ -228,8 +231,10 @@ bool Watchdog::State::has_unheard_sends() {
 }
 
 /// Ends the job if it has halted.  All ranks come to that finding at about the same time; they report three seconds apart, so that one does:
-/// its MPI_Abort may take that long on a busy host.
+/// its MPI_Abort may take that long on a busy host.  Where a launcher is ending the job already, it has said who died and takes no more aborts: each
+/// rank just ends.
 void Watchdog::State::complain() {
+  limits.is_ending = terminated && terminated->load(std::memory_order_relaxed);
   std::vector<Sight> sights(beats.size());
   for (std::size_t r = 0; r < beats.size(); ++r) sights[r] = {beats[r], static_cast<int>(r) == rank ? 0 : age(static_cast<int>(r))};
   const std::optional<Verdict> verdict = judge(rank, sights, limits);
@@ -237,14 +242,15 @@ void Watchdog::State::complain() {
     complaint_at = -1;
     return;
   }
+  if (limits.is_ending && verdict->is_silent) std::_Exit(exit_internal);
   if (complaint_at < 0) complaint_at = awake_seconds + 3 * std::min(3, turn_to_report(*verdict, rank, size));
   if (awake_seconds < complaint_at) return;
   std::fprintf(stderr, "lockstep[%s]: error: %s\n", rank_name().c_str(), describe(*verdict, sights, hosts).c_str());
   abort_all(exit_internal);
 }
 
-Watchdog::Watchdog(const Progress& progress, double stall_seconds, double start_seconds) {
-  if (stall_seconds > 0) state_ = std::make_unique<State>(progress, stall_seconds, start_seconds);
+Watchdog::Watchdog(const Progress& progress, double stall_seconds, double start_seconds, const std::atomic<bool>* is_terminated) {
+  if (stall_seconds > 0) state_ = std::make_unique<State>(progress, stall_seconds, start_seconds, is_terminated);
 }
 
 Watchdog::~Watchdog() {

@@ -138,14 +138,16 @@ void write_checkpoint(const std::string& path, const CheckpointHeader& header, c
       const std::int64_t tracked = state.progress.optimizer.updates * header.micro_batches;
       file.write("/model/" + buffer.name.substr(0, buffer.name.size() - mean_suffix.size()) + "num_batches_tracked", H5Type::i64, {}, &tracked);
     }
+    tick();
   }
   if (!state.group_running.empty()) {
     const auto elements = static_cast<std::int64_t>(state.running.size());
     const std::int64_t shape[] = {static_cast<std::int64_t>(state.group_running.size()) / elements, elements};
     file.write("/progress/batch_norm", H5Type::f32, shape, state.group_running.data());
   }
-  visit_progress(state.progress, [&](const char* name, const auto& value) { file.write(std::string("/progress/") + name, type_of(value), one, &value); });
+  visit_progress(state.progress, [&](const char* name, const auto& value) { file.write(std::string("/progress/") + name, type_of(value), one, &value), tick(); });
   file.close();
+  tick();
   seal(temporary.path, {}, tick);
   publish(temporary.path, path);
   temporary.is_published = true;

@@ -42,9 +42,23 @@ TEST(Verdict, ARankThatSendsNothingMoreIsSilentNotBehind) {
   EXPECT_NE(describe(*judge(0, ranks, limits), ranks, hosts).find("no message comes any more from rank 1 on n1"), std::string::npos);
 }
 
+TEST(Verdict, AllRanksThatTheJobWaitsForAreNamedNotTheFirstToFallSilentAlone) {
+  EXPECT_EQ(judge(0, std::vector<Sight>{sight(5, 101, 0), sight(4, 0, 101), sight(5, 101), sight(4, 0, 60)}, limits), (Verdict{{1, 3}, true, false}));
+}
+
 TEST(Verdict, AJobThatGoesOnIsNotEndedForSilence) {
   const std::vector<Sight> ranks = {sight(5, 1, 0), sight(4, 0, 300)};
   EXPECT_FALSE(judge(0, ranks, limits));
+}
+
+TEST(Verdict, OnceSigtermHasComeASilentRankIsWaitedForOnlyAsLongAsNewsMayTake) {
+  Limits ending = limits;
+  ending.is_ending = true;
+  const auto with_silence = [](double seconds) { return std::vector<Sight>{sight(5, 6, 0), sight(4, 0, seconds)}; };
+  EXPECT_EQ(judge(0, with_silence(6), ending), (Verdict{{1}, true, false}));
+  EXPECT_FALSE(judge(0, with_silence(5), ending));
+  EXPECT_FALSE(judge(0, with_silence(6), limits));
+  EXPECT_FALSE(judge(0, std::vector<Sight>{sight(5, 1, 0), sight(4, 0, 300)}, ending));   // this rank goes on: it will save
 }
 
 TEST(Verdict, OldNewsOfALongWaitIsNoSignOfAHalt) {

@@ -7,6 +7,7 @@ import atexit
 import os
 import pathlib
 import shutil
+import signal
 import socket
 import string
 import subprocess
@@ -51,10 +52,10 @@ def free_ports(count):
 
 
 class Cluster:
-    """nodes: how many.  folder: a new one for state and logs, below folders that anyone may enter (munged insists).  Started by the constructor, stopped at the end of the process."""
+    """nodes: how many.  kill_wait: seconds from SIGTERM to SIGKILL (Slurm's default is 30).  folder: a new one for state and logs, below folders that anyone may enter (munged insists).  Started by the constructor, stopped at the end of the process."""
 
-    def __init__(self, folder, nodes):
-        self.folder, self.nodes, self.daemons = pathlib.Path(folder).resolve(), nodes, {}
+    def __init__(self, folder, nodes, kill_wait=5):
+        self.folder, self.nodes, self.kill_wait, self.daemons = pathlib.Path(folder).resolve(), nodes, kill_wait, {}
         self.is_isolated = mark in os.environ
         os.environ["PATH"] += ":/usr/sbin"
         self._configure()
@@ -75,7 +76,7 @@ class Cluster:
         (f / "munge/key").write_bytes(os.urandom(128))
         port = free_ports(self.nodes + 1)
         template = string.Template((here / "slurm.conf").read_text())
-        (f / "slurm.conf").write_text(template.substitute(host=socket.gethostname(), folder=f, port=port, nodes=self.nodes, first_port=port + 1, last_port=port + self.nodes))
+        (f / "slurm.conf").write_text(template.substitute(host=socket.gethostname(), folder=f, port=port, nodes=self.nodes, first_port=port + 1, last_port=port + self.nodes, kill_wait=self.kill_wait))
         (f / "hosts").write_text(f"127.0.0.1 localhost ctl {' '.join(self._names())}\n")
 
     def _names(self):
@@ -103,11 +104,24 @@ class Cluster:
             self.daemons[name] = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
                                                   cwd=self.folder)
 
+    def kill_node(self, name):
+        """As a node that loses its power: SIGKILL to its slurmd and to all that runs there.  Only where nodes are isolated.  Slurm is told (it would notice after half a minute)."""
+        own = os.stat(f"/proc/{self.daemons[name].pid}/ns/uts").st_ino
+        for _ in range(3):                                   # what was started meanwhile, too
+            for entry in pathlib.Path("/proc").glob("[0-9]*"):
+                try:
+                    if (entry / "ns/uts").stat().st_ino == own:
+                        os.kill(int(entry.name), signal.SIGKILL)
+                except OSError:
+                    continue
+        self.daemons.pop(name).wait()
+        subprocess.run(["scontrol", "update", f"NodeName={name}", "State=DOWN", "Reason=killed"], check=True)
+
     def stop(self):
         """Cancels all jobs, then ends the daemons by pid, the controller and munged last."""
         if self.daemons.get("slurmctld") and self.daemons["slurmctld"].poll() is None:
             subprocess.run(["scancel", "--user=root"], capture_output=True)
-            until = time.monotonic() + 12                    # KillWait, and some
+            until = time.monotonic() + self.kill_wait + 7
             while said(["squeue", "-h"]).strip() and time.monotonic() < until:
                 time.sleep(0.1)
         for daemon in reversed(self.daemons.values()):

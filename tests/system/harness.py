@@ -85,10 +85,11 @@ def run(words, ranks=1, **options):
     return call(command(words, ranks), **options)
 
 
-def start(words, ranks=1, threads=1):
-    """Starts in a process group of its own, so that it can be ended as a whole; output goes to .output (a file)."""
+def start(words, ranks=1, threads=1, variables={}, launcher=None):
+    """Starts in a process group of its own, so that it can be ended as a whole; output goes to .output (a file).  launcher: words in the place of mpirun's."""
     output = tempfile.TemporaryFile("w+")
-    process = subprocess.Popen(command(words, ranks), stdout=output, stderr=subprocess.STDOUT, env=environment(threads), start_new_session=True)
+    line = command(words, ranks) if launcher is None else [*launcher, lockstep, *map(str, words)]
+    process = subprocess.Popen(line, stdout=output, stderr=subprocess.STDOUT, env={**environment(threads), **variables}, start_new_session=True)
     process.output = output
     return process
 

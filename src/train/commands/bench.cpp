@@ -8,6 +8,7 @@
 #include "data/loader.hpp"
 #include "optim/optimizer.hpp"
 #include "train/commands/commands.hpp"
+#include "train/commands/watch.hpp"
 #include "train/network.hpp"
 #include "train/run_plan.hpp"
 #include "train/step_inputs.hpp"
@@ -20,18 +21,20 @@ void print_rate(Communicator& comm, std::int64_t images, double seconds, const s
 }
 
 /// Reads batches as training would, and drops them.
-int bench_reading(const Config& config, Communicator& comm, Device& device) {
+int bench_reading(const Config& config, Communicator& comm, Device& device, Progress& progress) {
   const Dataset dataset(config.data.path, config.data.train_split);
   const RunPlan plan = plan_run(config, dataset.header(), dataset.size(), comm.size());
   const Sampler sampler(plan.config.data, dataset.size(), plan.config.data.global_batch, static_cast<std::uint64_t>(config.run.seed));
   const Augment augment(plan.config.augment, true, static_cast<std::uint64_t>(config.run.seed), dataset.header().height, dataset.header().width, plan.config.data.mean, plan.config.data.std);
   // Asked for by name, the cache is timed; by itself it would leave nothing to read.
-  const std::unique_ptr<ImageCache> cache = config.data.cache == "auto" ? nullptr : cache_images(device, dataset, plan.config.data, comm.local_size(), {});
+  const std::unique_ptr<ImageCache> cache = config.data.cache == "auto" ? nullptr : cache_images(device, dataset, plan.config.data, comm.local_size(), [&progress] { progress.tick(); });
   Loader loader(device, dataset, augment, training_work(sampler, 0, comm.rank(), comm.size(), plan.config.data.micro_batches), plan.config.data.readers,
-                plan.config.data.slots, plan.largest_part, {}, cache.get());
+                plan.config.data.slots, plan.largest_part, [&progress] { progress.tick(); }, cache.get());
   std::int64_t images = 0;
   double start = 0;
+  progress.phase = Phase::training;
   for (std::int64_t step = 0; step < config.bench.warmup + config.bench.steps; ++step) {
+    progress.step = step;
     if (step == config.bench.warmup) comm.barrier(), start = stopwatch_seconds();
     for (std::int64_t part = 0; part < plan.config.data.micro_batches; ++part) {
       const Slot* slot = loader.next();
@@ -102,7 +105,8 @@ void print_profile(const std::vector<std::pair<std::string, double>>& pieces, st
 
 int run_bench(const Invocation& invocation, Communicator& comm, Device& device) {
   Config config = read_config(invocation.arguments.at(0), invocation.overrides);
-  if (config.bench.io) return bench_reading(config, comm, device);
+  Watch watch(comm, config.run);
+  if (config.bench.io) return bench_reading(config, comm, device, watch.progress);
   config.data.global_batch = global_batch_of(config.data, comm.size());
   const std::int64_t batch = part_of(config.data.global_batch, comm.rank(), comm.size()).size();
   const std::int64_t size = config.augment.size > 0 ? config.augment.size : config.bench.image_size;
@@ -138,6 +142,7 @@ int run_bench(const Invocation& invocation, Communicator& comm, Device& device) 
     inputs.publish({.step = step, .inverse_global_count = 1.0f / static_cast<float>(config.data.global_batch), .local_count = static_cast<std::int32_t>(batch)}, executor.step_state());
     replay->run();
     flight.limit(2);
+    watch.progress.phase = Phase::training, watch.progress.step = step + 1;
   }
   device.wait();
   comm.barrier();

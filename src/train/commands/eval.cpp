@@ -4,6 +4,7 @@
 
 #include "train/chosen_checkpoint.hpp"
 #include "train/commands/commands.hpp"
+#include "train/commands/watch.hpp"
 #include "train/evaluate.hpp"
 #include "train/metrics.hpp"
 #include "train/report/report.hpp"
@@ -16,6 +17,7 @@ int run_eval(const Invocation& invocation, Communicator& comm, Device& device) {
   Config config = read_config(invocation.arguments.at(0), invocation.overrides);
   require(!config.data.path.empty(), "data.path is not set. Give the folder of shards that lockstep-convert has made.");
   const std::string folder = run_folder(config.run);
+  Watch watch(comm, config.run);
   std::optional<ChosenCheckpoint> chosen;  // rank 0
   CheckpointHeader header;
   if (comm.rank() == 0) header = chosen.emplace(config, folder).read(read_checkpoint_header);
@@ -32,9 +34,12 @@ int run_eval(const Invocation& invocation, Communicator& comm, Device& device) {
   TrainingState state;
   if (comm.rank() == 0) state = chosen->read([&](const std::string& path) { return read_checkpoint(path, network.parameters(), plan.config.model, false, {}); });
   restore_weights(device, comm, network, state);
-  Progress progress;
-  Evaluator evaluator(device, comm, network, dataset, plan, progress);
+  Evaluator evaluator(device, comm, network, dataset, plan, watch.progress);
+  watch.progress.phase = Phase::warm_up;
+  evaluator.prepare();
+  watch.progress.phase = Phase::evaluation;
   const std::optional<Evaluation> result = evaluator.run([] { return false; });
+  watch.progress.phase = Phase::finishing;
   if (comm.rank() != 0) return exit_done;
   const EvalRecord record{.step = state.progress.step, .epoch = static_cast<double>(state.progress.step) / static_cast<double>(header.steps_per_epoch),
                           .loss = result->loss, .top1 = result->top1, .top5 = result->top5,

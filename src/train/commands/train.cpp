@@ -6,6 +6,7 @@
 
 #include "base/build_info.hpp"
 #include "train/commands/commands.hpp"
+#include "train/commands/watch.hpp"
 #include "train/run_folder.hpp"
 #include "train/trainer.hpp"
 
@@ -55,6 +56,7 @@ int run_train(const Invocation& invocation, Communicator& comm, Device& device) 
   Config config = read_config(invocation.arguments.at(0), invocation.overrides);
   require(!config.data.path.empty(), "data.path is not set. Give the folder of shards that lockstep-convert has made.");
   const std::string folder = run_folder(config.run);
+  Watch watch(comm, config.run);
   std::unique_ptr<RunLock> lock;
   if (comm.rank() == 0) {
     std::error_code reason;
@@ -98,20 +100,12 @@ int run_train(const Invocation& invocation, Communicator& comm, Device& device) 
     if (resolved.model.classes > setting.plan.shard_classes)
       console.say(text_of("model.classes = ", resolved.model.classes, ": more than the shards' ", setting.plan.shard_classes, "; the other outputs have no images"));
   }
-  Progress progress;
-  comm.count_calls(&progress.calls);
-  int code = exit_internal;
-  {
-    const Watchdog watchdog(progress, resolved.run.stall_seconds, resolved.run.start_seconds);
-    Trainer trainer(device, comm, setting, console, progress,
-                    {.run = resolved.run.name, .versions = text_of("lockstep ", build_info().version, " ", build_info().configuration, ", ", build_info().libraries),
-                     .git_hash = build_info().git_hash, .config = to_toml(resolved), .job = invocation.job, .hosts = hosts, .ranks = comm.size(),
-                     .resumed_from = decision.checkpoint, .rank_map = ranks});
-    weights.reset();                     // taken; they need not lie in memory while it trains
-    code = trainer.run();
-  }
-  comm.count_calls(nullptr);
-  return code;
+  Trainer trainer(device, comm, setting, console, watch.progress,
+                  {.run = resolved.run.name, .versions = text_of("lockstep ", build_info().version, " ", build_info().configuration, ", ", build_info().libraries),
+                   .git_hash = build_info().git_hash, .config = to_toml(resolved), .job = invocation.job, .hosts = hosts, .ranks = comm.size(),
+                   .resumed_from = decision.checkpoint, .rank_map = ranks});
+  weights.reset();                       // taken; they need not lie in memory while it trains
+  return watch.leave_with(trainer.run());
 }
 
 }  // namespace lockstep
