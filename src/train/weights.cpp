@@ -196,7 +196,7 @@ TakenWeights take_weights(const Weights& weights, const ModelConfig& model, cons
   require(loaded > 0, file.path, ": none of its ", counted(std::ssize(file.arrays), "tensor"), file.arrays.empty() ? "" : " (\"" + file.arrays[0].name + "\", ...)", " has a name and shape of ", model.name,
           "'s (\"", targets[0].name, "\", ...): it is of another architecture. Check model.name, or name another file.");
   if (!head.empty() && !class_names.empty())
-    require_same_classes(file.path, weights.class_names, class_names,
+    require_same_classes(file.path, weights.class_names, "the shards", class_names,
                          text_of("Start its last layer anew with model.weights_except=[\"", head, "*\"], or convert the images with the same class folders."));
 
   std::vector<std::string>& table = result.table;
@@ -204,6 +204,8 @@ TakenWeights take_weights(const Weights& weights, const ModelConfig& model, cons
   table.push_back(text_of("          loaded   ", loaded, " of ", targets.size(), " tensors", skipped.empty() && missing.empty() ? ": all of them" : ""));
   for (std::size_t i = 0; i < std::min(skipped.size(), shown_lines); ++i) table.push_back("          skipped  " + skipped[i]);
   if (skipped.size() > shown_lines) table.push_back(text_of("          skipped  ", skipped.size() - shown_lines, " more"));
+  if (!head.empty() && !class_names.empty() && weights.class_names.empty())
+    table.push_back(text_of("          classes  the file has no names of them: the outputs of ", head.substr(0, head.size() - 1), " are taken for the shards' classes, in order"));
   if (!foreign.empty()) table.push_back("          skipped  not in " + model.name + ": " + listed(foreign));
   if (!missing.empty()) table.push_back("          missing  in the file, start anew: " + listed(missing));
   if (!file.beside.empty()) table.push_back("          ignored  beside the tensors: " + listed(file.beside));
