@@ -193,6 +193,8 @@ TakenWeights take_weights(const Weights& weights, const ModelConfig& model, cons
     if (array.name.ends_with(count_suffix)) result.batches_tracked = std::max(result.batches_tracked, count_in(array));
     else if (arrays.contains(array.name)) foreign.push_back(array.name);
   }
+  require(loaded > 0 || !std::ranges::all_of(targets, [&](const Target& t) { return matches_any(model.weights_except, t.name); }),
+          "model.weights_except leaves out every tensor of ", model.name, ": nothing of ", file.path, " would be taken. Leave model.weights empty, or name fewer.");
   require(loaded > 0, file.path, ": none of its ", counted(std::ssize(file.arrays), "tensor"), file.arrays.empty() ? "" : " (\"" + file.arrays[0].name + "\", ...)", " has a name and shape of ", model.name,
           "'s (\"", targets[0].name, "\", ...): it is of another architecture. Check model.name, or name another file.");
   if (!head.empty() && !class_names.empty())
