@@ -255,7 +255,7 @@ class OddSizes : public testing::Test {
 
 TEST_F(OddSizes, EveryRunIsThatOfAFloat64ModelOrRefused) {
   if (!is_host_build()) GTEST_SKIP() << "thousands of runs, each of which a GPU takes seconds to start";
-  const Watchdog watchdog(progress_, 60, 60);            // a rank that waits for ever ends the test, by name
+  const Watchdog watchdog(progress_, 120, 120);           // a rank that waits for ever ends the test, by name
   int tried = 0, right = 0, refused = 0;
   for (const std::int64_t images : {1, 2, 7, 50, 64, 65, 127}) {
     const Data data = data_of(images);
