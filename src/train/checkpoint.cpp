@@ -217,12 +217,12 @@ WeightFile read_checkpoint_weights(const std::string& path) {
   return weights;
 }
 
-void require_same_classes(const std::string& path, const std::vector<std::string>& of_file, const std::vector<std::string>& of_shards, const std::string& advice) {
+void require_same_classes(const std::string& path, const std::vector<std::string>& of_file, const std::string& shards, const std::vector<std::string>& of_shards, const std::string& advice) {
   if (of_file.empty() || of_file == of_shards) return;   // empty: imported weights know no names
   std::size_t first = 0;
   while (first < std::min(of_file.size(), of_shards.size()) && of_file[first] == of_shards[first]) ++first;
   const auto name = [&](const std::vector<std::string>& names) { return first < names.size() ? "\"" + names[first] + "\"" : std::string("none"); };
-  fail(path, " was trained on other classes: its class ", first, " is ", name(of_file), ", the shards' is ", name(of_shards), ". ", advice);
+  fail(path, " was trained on other classes: its class ", first, " is ", name(of_file), ", that of ", shards, " is ", name(of_shards), ". ", advice);
 }
 
 }  // namespace lockstep

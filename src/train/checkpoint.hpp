@@ -67,7 +67,7 @@ TrainingState read_checkpoint(const std::string& path, const Parameters& layout,
                               const std::vector<std::string>& moment_names);
 /// What lies in /model: f32, num_batches_tracked i64, under torchvision's names.
 WeightFile read_checkpoint_weights(const std::string& path);
-/// Error, ending with `advice`, where a checkpoint's classes are known and not the shards'.
-void require_same_classes(const std::string& path, const std::vector<std::string>& of_file, const std::vector<std::string>& of_shards, const std::string& advice);
+/// Error, ending with `advice`, where a checkpoint's classes are known and not the shards'.  shards: what they are called in it.
+void require_same_classes(const std::string& path, const std::vector<std::string>& of_file, const std::string& shards, const std::vector<std::string>& of_shards, const std::string& advice);
 
 }  // namespace lockstep

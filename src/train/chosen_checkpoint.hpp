@@ -34,6 +34,9 @@ class ChosenCheckpoint {
   Found found_;
 };
 
+/// Error where the checkpoint was trained on other classes than those of `shards`.  An imported one knows no names: then as many outputs as classes will do, or as
+/// model.classes (`asked`; 0: not set) says, and the line that is returned says so.  Empty where the names are known and equal.
+std::string require_classes(const std::string& path, const CheckpointHeader& header, std::int64_t asked, const std::string& shards, const std::vector<std::string>& of_shards);
 /// Fills in what the input leaves open from the run itself: normalization, outputs, batch.
 void take_from_run(Config& config, const CheckpointHeader& header);
 

@@ -193,10 +193,12 @@ TakenWeights take_weights(const Weights& weights, const ModelConfig& model, cons
     if (array.name.ends_with(count_suffix)) result.batches_tracked = std::max(result.batches_tracked, count_in(array));
     else if (arrays.contains(array.name)) foreign.push_back(array.name);
   }
+  require(loaded > 0 || !std::ranges::all_of(targets, [&](const Target& t) { return matches_any(model.weights_except, t.name); }),
+          "model.weights_except leaves out every tensor of ", model.name, ": nothing of ", file.path, " would be taken. Leave model.weights empty, or name fewer.");
   require(loaded > 0, file.path, ": none of its ", counted(std::ssize(file.arrays), "tensor"), file.arrays.empty() ? "" : " (\"" + file.arrays[0].name + "\", ...)", " has a name and shape of ", model.name,
           "'s (\"", targets[0].name, "\", ...): it is of another architecture. Check model.name, or name another file.");
   if (!head.empty() && !class_names.empty())
-    require_same_classes(file.path, weights.class_names, class_names,
+    require_same_classes(file.path, weights.class_names, "the shards", class_names,
                          text_of("Start its last layer anew with model.weights_except=[\"", head, "*\"], or convert the images with the same class folders."));
 
   std::vector<std::string>& table = result.table;
@@ -204,6 +206,8 @@ TakenWeights take_weights(const Weights& weights, const ModelConfig& model, cons
   table.push_back(text_of("          loaded   ", loaded, " of ", targets.size(), " tensors", skipped.empty() && missing.empty() ? ": all of them" : ""));
   for (std::size_t i = 0; i < std::min(skipped.size(), shown_lines); ++i) table.push_back("          skipped  " + skipped[i]);
   if (skipped.size() > shown_lines) table.push_back(text_of("          skipped  ", skipped.size() - shown_lines, " more"));
+  if (!head.empty() && !class_names.empty() && weights.class_names.empty())
+    table.push_back(text_of("          classes  the file has no names of them: the outputs of ", head.substr(0, head.size() - 1), " are taken for the shards' classes, in order"));
   if (!foreign.empty()) table.push_back("          skipped  not in " + model.name + ": " + listed(foreign));
   if (!missing.empty()) table.push_back("          missing  in the file, start anew: " + listed(missing));
   if (!file.beside.empty()) table.push_back("          ignored  beside the tensors: " + listed(file.beside));

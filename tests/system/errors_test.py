@@ -195,6 +195,22 @@ row(["train", toml, "run.name=made", "model.classes=12", f"run.resume={folder / 
 row(["eval", toml, f"eval.checkpoint={folder / 'nine.h5'}"], "model.classes = 9", "10 classes")
 row(["train", toml, "optimizer.rate_parameters=['fc3.*']"], "optimizer.rate_parameters", "rate_factors")
 row(["train", toml, "run.name=weights", "optimizer.rate_parameters=['head.*']", "optimizer.rate_factors=[10]"], "optimizer.rate_parameters", "head.*")
+for name, content, *parts in (("empty.pth", b"", "cut off"), ("empty.safetensors", b"", "cut off"), ("text.bin", b"hello", "neither safetensors"), ("half.pth", None, "cut off")):
+    if content is None:
+        run(["export", larger, folder / "whole.pth"])
+        content = (folder / "whole.pth").read_bytes()[:3000]
+    (folder / name).write_bytes(content)
+    row(["train", toml, "run.name=weights", f"model.weights={folder / name}"], name, *parts)
+row(["train", toml, "run.name=weights", f"model.weights={folder}"], str(folder), "no regular file")
+row(["train", toml, "run.name=weights", f"model.weights={good}", "model.classes=12", 'model.weights_except=["*"]'], "model.weights_except", "every tensor of lenet")
+row(["train", toml, "run.name=weights", "freeze.parameters=['*']"], "freeze.parameters", "nothing to train")
+row(["train", toml, "run.name=weights", "freeze.parameters=['*']", "freeze.except=['fc.*']"], "freeze.except", '"fc.*"', "fc3.bias")
+# An imported checkpoint knows no names of classes: its outputs are the shards' classes where they are as many, or where model.classes says so.
+for words in (["eval", toml], ["predict", toml, data]):
+    row([*words, f"eval.checkpoint={folder / 'made.h5'}"], "made.h5", "12 outputs", "10 classes", "model.classes = 12")
+    text = run([*words, f"eval.checkpoint={folder / 'made.h5'}", "model.classes=12"])
+    assert text.count(f"made.h5 has no names of classes: its outputs are taken for the classes of {data}") == 1, text
+    assert "no names of classes" not in run([*words, f"eval.checkpoint={larger}"])
 assert not (folder / "ran").exists(), "a pickle was run"
 
 # ---- divergence: code 3 names the step, and no checkpoint holds what is not finite ------------------------------------------------------

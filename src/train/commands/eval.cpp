@@ -22,10 +22,12 @@ int run_eval(const Invocation& invocation, Communicator& comm, Device& device) {
   CheckpointHeader header;
   if (comm.rank() == 0) header = chosen.emplace(config, folder).read(read_checkpoint_header);
   header.config = comm.broadcast(header.config, 0);
+  const std::int64_t asked = config.model.classes;
   take_from_run(config, header);         // whatever data is evaluated
 
   const Dataset dataset(config.data.path, config.data.eval_split);
-  if (comm.rank() == 0) require_same_classes(chosen->path(), header.class_names, dataset.header().classes, "Convert the images with the same class folders.");
+  std::string note;
+  if (comm.rank() == 0) note = require_classes(chosen->path(), header, asked, config.data.path, dataset.header().classes);
   const RunPlan plan = plan_evaluation(config, dataset.header(), dataset.size(), comm.size());
 
   limit_memory(device, config.device);
@@ -45,7 +47,7 @@ int run_eval(const Invocation& invocation, Communicator& comm, Device& device) {
                           .loss = result->loss, .top1 = result->top1, .top5 = result->top5,
                           .images = result->images, .checkpoint = chosen->path(), .split = config.data.eval_split};
   for (const std::string& refused : chosen->refused()) std::cout << "not taken: " << refused << "\n";
-  std::cout << "checkpoint " << record.checkpoint << ", split " << config.data.eval_split << "\n" << class_table(*result, dataset.header().classes, 20);
+  std::cout << "checkpoint " << record.checkpoint << ", split " << config.data.eval_split << "\n" << (note.empty() ? "" : note + "\n") << class_table(*result, dataset.header().classes, 20);
   Console("").eval(record);
   if (std::filesystem::is_directory(folder)) {
     append_eval_record(folder, record);

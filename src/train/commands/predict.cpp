@@ -158,10 +158,13 @@ int run_predict(const Invocation& invocation, Communicator& comm, Device& device
   auto [config, folder] = find_run(invocation.arguments[0], invocation.overrides);
   ChosenCheckpoint chosen(config, folder);
   const CheckpointHeader header = chosen.read(read_checkpoint_header);
+  const std::int64_t asked_classes = config.model.classes;
   take_from_run(config, header);
 
   const std::vector<std::string> named(invocation.arguments.begin() + 1, invocation.arguments.end());
-  const std::unique_ptr<Pictures> pictures = open_pictures(named, config.data.eval_split, header);
+  const std::unique_ptr<Pictures> pictures = open_pictures(named, config.data.eval_split, chosen.path(), header, asked_classes);
+  const std::vector<std::string> classes = header.class_names.empty() ? pictures->header().classes : header.class_names;
+  if (!pictures->note().empty()) std::cerr << "lockstep: " << pictures->note() << "\n";
   const RunPlan plan = plan_evaluation(config, pictures->header(), pictures->size(), 1);
   const std::int64_t outputs = plan.config.model.classes, top = std::min(asked, outputs);
   Output output(invocation.option("output"));
@@ -174,7 +177,7 @@ int run_predict(const Invocation& invocation, Communicator& comm, Device& device
   restore_weights(device, comm, network, state);
   PredictionSummary summary{.checkpoint = chosen.path(), .model = plan.config.model.name};
   Predictor predictor(device, network, plan, pictures->header());
-  PredictionRun(*pictures, predictor, header.class_names, outputs, plan.eval_batch, top, *writer, summary).run(static_cast<int>(config.data.readers));
+  PredictionRun(*pictures, predictor, classes, outputs, plan.eval_batch, top, *writer, summary).run(static_cast<int>(config.data.readers));
   require(summary.images > 0, "none of ", counted(std::ssize(summary.unread), "image"), " could be read: ", summary.unread.empty() ? "" : summary.unread[0].reason);
   writer->finish(summary);
   output.finish();

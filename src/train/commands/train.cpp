@@ -68,7 +68,7 @@ int run_train(const Invocation& invocation, Communicator& comm, Device& device) 
 
   const Dataset train(config.data.path, config.data.train_split);
   if (comm.rank() == 0)
-    require_same_classes(decision.checkpoint, decision.class_names, train.header().classes, "Convert the images with the same class folders, or start another run.name with model.weights.");
+    require_same_classes(decision.checkpoint, decision.class_names, config.data.path, train.header().classes, "Convert the images with the same class folders, or start another run.name with model.weights.");
   const std::unique_ptr<Dataset> eval = open_eval(config);
   require_same(comm, "the shards", shard_summary(train) + (eval ? shard_summary(*eval) : ""));
 

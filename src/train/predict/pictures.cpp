@@ -6,6 +6,7 @@
 #include <map>
 
 #include "images/image_files.hpp"
+#include "train/chosen_checkpoint.hpp"
 
 namespace lockstep {
 namespace {
@@ -78,19 +79,21 @@ bool is_of_shards(const std::string& argument) { return argument.ends_with(".h5"
 
 class ShardImages final : public Pictures {
  public:
-  ShardImages(const std::vector<std::string>& arguments, const std::string& split, const CheckpointHeader& header) {
+  ShardImages(const std::vector<std::string>& arguments, const std::string& split, const std::string& checkpoint, const CheckpointHeader& header, std::int64_t asked) {
     for (const std::string& argument : arguments) {
       if (is_folder(argument)) add(argument, argument, split, "");
       else add_file(argument);
     }
     for (const auto& [key, set] : sets_) {
-      require(set->header().classes == header.class_names, "the classes of ", key.first, " are not those that the checkpoint was trained on. Convert the images with the same class folders.");
+      note_ = require_classes(checkpoint, header, asked, key.first, set->header().classes);
+      require(set->header().classes == first_->header().classes, "the classes of ", key.first, " are not those of ", arguments[0], ". Predict them apart.");
       require(set->header().height == first_->header().height && set->header().width == first_->header().width, "the images of ", key.first, " are of another size than those of ", arguments[0],
               ". Predict them apart.");
     }
   }
   std::int64_t size() const override { return std::ssize(images_); }
   ShardHeader header() const override { return first_->header(); }
+  std::string note() const override { return note_; }
   std::string name(std::int64_t i) override {
     const Image& image = at(i);
     const int shard = record(image).shard;
@@ -139,6 +142,7 @@ class ShardImages final : public Pictures {
   std::map<std::pair<std::string, std::string>, std::unique_ptr<Dataset>> sets_;   // by folder and split
   const Dataset* first_ = nullptr;
   std::vector<Image> images_;
+  std::string note_;
   std::vector<std::string> names_;
   std::pair<const Dataset*, int> named_{nullptr, -1};
   std::int64_t first_of_named_ = 0;
@@ -146,10 +150,10 @@ class ShardImages final : public Pictures {
 
 }  // namespace
 
-std::unique_ptr<Pictures> open_pictures(const std::vector<std::string>& arguments, const std::string& split, const CheckpointHeader& header) {
+std::unique_ptr<Pictures> open_pictures(const std::vector<std::string>& arguments, const std::string& split, const std::string& checkpoint, const CheckpointHeader& header, std::int64_t asked) {
   const auto shards = std::ranges::count_if(arguments, is_of_shards);
   require(shards == 0 || shards == std::ssize(arguments), "shards and image files in one call. Predict them apart.");
-  if (shards > 0) return std::make_unique<ShardImages>(arguments, split, header);
+  if (shards > 0) return std::make_unique<ShardImages>(arguments, split, checkpoint, header, asked);
   return std::make_unique<ImageFiles>(arguments, header);
 }
 
