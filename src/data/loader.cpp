@@ -94,7 +94,7 @@ struct Loader::State {
 
   std::array<Allocation, 2> device_memory;    // GPU only
   Flight copies;
-  double wait_seconds = 0;
+  double wait_seconds = 0, read_seconds = 0;
   std::vector<std::thread> readers;
 
   State(Device& on, const Dataset& from, const Augment& with, WorkSource source, std::int64_t largest_count, std::int64_t slots, std::function<void()> progress,
@@ -202,6 +202,7 @@ bool Loader::State::read_next(std::unique_lock<std::mutex>& lock) {
   if (batch == planned) return false;
   Entry& entry = entry_of(batch);
   const std::size_t chunk = entry.chunks_taken++;
+  const double start = stopwatch_seconds();
   lock.unlock();
   try {
     read_chunk(entry, chunk);
@@ -210,6 +211,7 @@ bool Loader::State::read_next(std::unique_lock<std::mutex>& lock) {
     lock.lock();
     keep_error(batch);
   }
+  read_seconds += stopwatch_seconds() - start;
   if (++entry.chunks_done == entry.chunk_ends.size()) for_next.notify_one();
   return true;
 }
@@ -310,5 +312,9 @@ std::size_t Loader::bytes_per_image(const Device& device, const Dataset& dataset
 }
 
 double Loader::wait_seconds() const { return state_->wait_seconds; }
+double Loader::read_seconds() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->read_seconds;
+}
 
 }  // namespace lockstep

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/build_info.hpp"
+#include "train/data_wait.hpp"
 #include "train/preemption.hpp"
 #include "train/report/report.hpp"
 #include "train/snapshot.hpp"
@@ -12,6 +13,7 @@ namespace lockstep {
 namespace {
 
 MetricSums operator+(const MetricSums& a, const MetricSums& b) { return {a.loss + b.loss, a.images + b.images, a.top1 + b.top1, a.top5 + b.top5}; }
+constexpr double shortest_epoch = 2, shortest_watch = 10;   // seconds of training that tell whether images are waited for
 double mean(double sum, std::int64_t images) { return images > 0 ? sum / static_cast<double>(images) : 0; }
 
 CheckpointHeader checkpoint_header(const RunPlan& plan, const ShardHeader& shards, int ranks) {
@@ -35,7 +37,7 @@ struct Trainer::NotTraining {
   NotTraining(Times& t, double& seconds_of_phase) : times(t), phase(seconds_of_phase), start(stopwatch_seconds()) {}
   ~NotTraining() {
     const double passed = stopwatch_seconds() - start;
-    times.run_start += passed, times.record_start += passed, phase += passed;
+    times.run_start += passed, times.record_start += passed, times.watch_start += passed, phase += passed;
   }
   Times& times;
   double& phase;
@@ -58,8 +60,9 @@ Trainer::Trainer(Device& device, Communicator& comm, const RunSetting& setting, 
     const std::string folder = setting.folder;
     writer_ = std::make_unique<CheckpointWriter>(folder + "/checkpoints", plan_.config.checkpoint, plan_.steps_per_epoch,
                                                  [this](const std::string& line) { console_.say(line); }, [this] { progress_.tick(); });
-    sinks_.push_back(make_json_sink(folder, run_.step, run_.evaluated_step));
-    sinks_.push_back(make_tensorboard_sink(folder, run_.step));
+    const auto warn = [this](const std::string& line) { console_.say(line); };
+    sinks_.push_back(make_json_sink(folder, run_.step, run_.evaluated_step, warn));
+    sinks_.push_back(make_tensorboard_sink(folder, run_.step, warn));
   }
   start.step = run_.step;
   each_sink([&](Sink& sink) { sink.start(start); });
@@ -105,7 +108,7 @@ int Trainer::run() {
   progress_.phase = Phase::warm_up;
   rehearse();
   say_memory();
-  times_.run_start = times_.record_start = times_.checkpoint = times_.phases_start = stopwatch_seconds();
+  times_.run_start = times_.record_start = times_.checkpoint = times_.phases_start = times_.watch_start = stopwatch_seconds();
   times_.phases.start = times_.run_start - setting_.process_start;
   times_.step_at_record = run_.step;
   bool is_first = true;
@@ -129,7 +132,7 @@ int Trainer::run() {
       console_.say(text_of("first step ", std::round(10 * (stopwatch_seconds() - setting_.process_start)) / 10, " s after start"));
     is_first = false;
     const bool is_epoch_end = run_.step % plan_.steps_per_epoch == 0;
-    if (run_.step % plan_.config.run.log_every == 0 || is_epoch_end || run_.step == plan_.total_steps) record();
+    if (run_.step % plan_.config.run.log_every == 0 || is_epoch_end || run_.step == plan_.total_steps) record(), watch_data(is_epoch_end);
     if (is_epoch_end) end_epoch();
   }
 }
@@ -250,8 +253,10 @@ bool Trainer::evaluate() {
   if (result->top1 > run_.best_top1) run_.best_top1 = result->top1, run_.best_step = run_.step;
   const double epoch = static_cast<double>(run_.step) / static_cast<double>(plan_.steps_per_epoch);
   each_sink([&](Sink& sink) { sink.eval({.step = run_.step, .epoch = epoch, .loss = result->loss, .top1 = result->top1, .top5 = result->top5, .images = result->images}); });
-  if (comm_.rank() == 0) write_evaluation(setting_.folder, {.step = run_.step, .checkpoint = "", .data = plan_.config.data.path, .split = setting_.eval->header().split,
-                                                             .class_names = setting_.eval->header().classes, .result = *result});
+  try_to_write("evaluation.json", [&] {
+    write_evaluation(setting_.folder, {.step = run_.step, .checkpoint = "", .data = plan_.config.data.path, .split = setting_.eval->header().split,
+                                       .class_names = setting_.eval->header().classes, .result = *result});
+  });
   return true;
 }
 
@@ -319,6 +324,23 @@ void Trainer::record() {
   times_.record_start = now, times_.wait_at_record = wait, times_.images_at_record = times_.images, times_.step_at_record = run_.step;
 }
 
+/// Says at most once an epoch that images are what a rank waits for.  Beginnings are left out: the first batch is always waited for.
+void Trainer::watch_data(bool is_epoch_end) {
+  if (cache_) return;
+  const double now = stopwatch_seconds(), wait = loader_->wait_seconds(), read = loader_->read_seconds();
+  const DataWait longest = longest_wait(comm_.gather(to_line({.seconds = now - times_.watch_start, .waited = wait - times_.wait_at_watch, .read = read - times_.read_at_watch,
+                                                              .who = text_of("rank ", comm_.rank(), " on ", host_name())})));
+  if (comm_.rank() == 0 && !has_advised_ && longest.seconds > (is_epoch_end ? shortest_epoch : shortest_watch)) {
+    const std::size_t bytes = ImageCache::bytes_of(*setting_.train);
+    const std::string advice = data_advice(longest, plan_.config.data, bytes, bytes < ImageCache::room_of_host(comm_.local_size()) / 2);
+    if (!advice.empty()) console_.say(advice);
+    has_advised_ = !advice.empty();
+  }
+  if (!is_epoch_end) return;
+  has_advised_ = false;
+  if (now - times_.watch_start > shortest_epoch) times_.watch_start = now, times_.wait_at_watch = wait, times_.read_at_watch = read;   // short epochs are looked at together
+}
+
 /// The epoch's last record has been made.
 void Trainer::end_epoch() {
   if (plan_.config.schedule.kind == "plateau") run_.plateau.observe(plan_.config.schedule, mean(run_.since_epoch.loss, run_.since_epoch.images));
@@ -335,16 +357,22 @@ void Trainer::record_phases() {
   times_.phases = {}, times_.phases_start = now, times_.wait_at_phases = wait;
 }
 
-/// The page of the run so far.  A run does not end for it.
-void Trainer::report() {
+/// A run does not end for a file that is made anew each time; rank 0's.
+template <class Write>
+void Trainer::try_to_write(const std::string& what, Write&& write) {
   if (comm_.rank() != 0) return;
-  const NotTraining pause(times_, times_.phases.evaluation);
   try {
-    write_report(setting_.folder, setting_.eval);
+    write();
+    failed_.erase(what);
   } catch (const std::exception& error) {
-    if (!has_failed_report_) console_.say(text_of("warning: no report: ", error.what()));
-    has_failed_report_ = true;
+    if (failed_.insert(what).second) console_.say(text_of("warning: no ", what, " of step ", run_.step, ": ", error.what()));
   }
+}
+
+/// The page of the run so far.
+void Trainer::report() {
+  const NotTraining pause(times_, times_.phases.evaluation);
+  try_to_write("report", [this] { write_report(setting_.folder, setting_.eval); });
 }
 
 int Trainer::finish(bool is_stopped) {
@@ -357,6 +385,7 @@ int Trainer::finish(bool is_stopped) {
   record_phases();
   loader_.reset();
   report();
+  each_sink([](Sink& sink) { sink.finish(); });
   comm_.barrier();
   if (!is_stopped) {
     if (comm_.rank() == 0 && run_.best_step >= 0)

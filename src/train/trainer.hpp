@@ -2,9 +2,10 @@
 // In: a resolved plan, the data sets, where to go on.  Out: the exit code; checkpoints, metrics and log in the run's folder.
 #pragma once
 #include <map>
-#include <memory>
-#include <string>
 #include <compare>
+#include <memory>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "comm/communicator.hpp"
@@ -46,6 +47,7 @@ class Trainer {
   struct Times {                         // by stopwatch_seconds(); of rates
     double run_start = 0, record_start = 0, wait_at_record = 0, checkpoint = 0;
     double phases_start = 0, wait_at_phases = 0;
+    double watch_start = 0, wait_at_watch = 0, read_at_watch = 0;   // since waits for data were looked at
     PhaseRecord phases;                  // since the last record of phases
     std::int64_t images = 0, images_at_record = 0, step_at_record = 0;
   };
@@ -75,8 +77,10 @@ class Trainer {
   void fold_metrics();
   void record();
   void end_epoch();
+  void watch_data(bool is_epoch_end);
   void record_phases();
   void report();
+  template <class Write> void try_to_write(const std::string& what, Write&& write);
   void require_converging();
   int finish(bool is_stopped);
   void fill_cache();
@@ -110,7 +114,8 @@ class Trainer {
   RunProgress run_;
   std::int64_t first_step_ = 0;          // where this process went on
   std::int64_t saved_step_ = -1;
-  bool has_failed_report_ = false;       // it was said
+  std::set<std::string> failed_;         // files beside the run's state whose failing was said
+  bool has_advised_ = false;             // in this epoch
   bool has_improved_ = false;            // the last evaluation was the best: it gets a checkpoint
   Times times_;
 };
