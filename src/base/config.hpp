@@ -51,7 +51,7 @@ struct DataConfig {
     key("cache", cache, one_of("auto", "none", "host", "device"),
         "where train keeps the stored images, with equal results: host: in each rank's memory; device: in the GPU's, so that only cuts are copied (on a CPU: as host); "
         "auto: on a GPU, where a split of images of one size fills at most an eighth of what is free; else none: read batch by batch");
-    key("stage", stage, any(), "folder of each node's local disk that train copies the shards to before it begins: once a node, compared with their checksums, shared by its ranks "
+    key("stage", stage, any(), "folder of each node's local disk that train (and bench.io) copies the shards to before it begins: once a node, compared with their checksums, shared by its ranks "
                                "and taken again by later jobs; empty: they are read from data.path");
     key("stage_gib", stage_gib, between(0, 1e6), "that the data sets below data.stage may take in all, GiB: for a new one, those unused for the longest time, and now, are removed; "
                                                  "0: no limit but the disk's");

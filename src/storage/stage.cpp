@@ -1,17 +1,10 @@
 #include "storage/stage.hpp"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <atomic>
-#include <cctype>
-#include <chrono>
-#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <optional>
-#include <sstream>
 
 #include "base/error.hpp"
 #include "base/in_order.hpp"
@@ -25,10 +18,10 @@ namespace lockstep {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr std::string_view first_words = "lockstep-stage 1 ", lock_suffix = ".lock";
+constexpr std::string_view lock_suffix = ".lock";
 constexpr const char* manifest_name = "manifest";
 constexpr std::size_t block_bytes = 4 << 20;
-constexpr double seconds_between_lines = 30;
+constexpr std::int64_t bytes_worth_telling = std::int64_t{10} << 30;   // on the way
 
 std::string gib(std::int64_t bytes) {
   char text[32];
@@ -39,28 +32,6 @@ std::string gib(std::int64_t bytes) {
 std::string text_in(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
-}
-
-std::string hexadecimal(std::string_view bytes) {
-  std::string digits;
-  for (const char c : bytes) digits += "0123456789abcdef"[static_cast<unsigned char>(c) >> 4], digits += "0123456789abcdef"[c & 15];
-  return digits;
-}
-
-/// Nothing where there is no such file.
-std::optional<StageManifest::Shard> shard_at(const fs::path& folder, const std::string& name) {
-  const Descriptor file((folder / name).string(), O_RDONLY);
-  struct stat status {};
-  if (!file || ::fstat(file.fd, &status) != 0) return std::nullopt;
-  std::string trailer(static_cast<std::size_t>(seal_bytes), '\0');
-  if (read_at(file, trailer.data(), seal_bytes, status.st_size - seal_bytes) != seal_bytes) trailer.clear();
-  return StageManifest::Shard{name, status.st_size, std::int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec, hexadecimal(trailer)};
-}
-
-/// Whether a copy is what the manifest says; its time is its own.
-bool is_copied(const fs::path& folder, const StageManifest::Shard& shard) {
-  const auto there = shard_at(folder, shard.name);
-  return there && there->bytes == shard.bytes && there->seal == shard.seal;
 }
 
 std::int64_t bytes_in(const fs::path& folder) {
@@ -85,7 +56,7 @@ std::vector<Neighbour> neighbours(const fs::path& stage, const fs::path& but) {
   std::error_code none;
   for (fs::directory_iterator entry(stage, none), end; !none && entry != end; entry.increment(none)) {
     const std::string manifest = text_in(entry->path() / manifest_name);
-    if (entry->path() == but || !manifest.starts_with(first_words)) continue;   // not ours, or nothing was copied yet
+    if (entry->path() == but || !is_manifest(manifest)) continue;   // not ours, or nothing was copied yet
     Neighbour n{.folder = entry->path(), .lock = entry->path().string() + std::string(lock_suffix), .bytes = bytes_in(entry->path()), .used = {}};
     std::error_code unknown;
     if (const auto used = fs::last_write_time(n.lock, unknown); !unknown) n.used = used;
@@ -110,67 +81,6 @@ bool remove_unused(const Neighbour& n) {
 }
 
 }  // namespace
-
-std::int64_t StageManifest::bytes() const {
-  std::int64_t sum = 0;
-  for (const Shard& shard : shards) sum += shard.bytes;
-  return sum;
-}
-
-std::string StageManifest::text() const {
-  std::string text = text_of(first_words, split, "\t", source, "\n");
-  for (const Shard& shard : shards) text += text_of(shard.bytes, " ", shard.modified, " ", shard.seal, " ", shard.name, "\n");
-  return text;
-}
-
-std::string StageManifest::folder_name() const {
-  const std::string all = text(), shards_alone = all.substr(all.find('\n') + 1);
-  char fingerprint[20];
-  std::snprintf(fingerprint, sizeof fingerprint, "%08x%08x", crc32c(shards_alone.data(), shards_alone.size()), crc32c(shards_alone.data(), shards_alone.size(), 0x5eed));
-  std::string name = fs::path(source + "/").parent_path().filename();
-  for (char& c : name)
-    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '-' && c != '.') c = '_';
-  return text_of(name.substr(0, 64), "-", split, "-", fingerprint);
-}
-
-StageManifest read_manifest(const std::string& source, const std::string& split, int threads) {
-  StageManifest manifest{.source = source, .split = split, .shards = {}};
-  const std::vector<std::string> names = shard_files(source, split);
-  in_order(std::ssize(names), threads,
-           [&](std::int64_t i) {
-             const std::string& name = names[static_cast<std::size_t>(i)];
-             auto shard = shard_at(source, name);
-             if (!shard || !shard->seal.starts_with(hexadecimal(seal_magic))) verify_seal((fs::path(source) / name).string());   // says what is wrong with it
-             require(shard.has_value(), (fs::path(source) / name).string(), ": cannot be read.");
-             return *shard;
-           },
-           [&](std::int64_t, StageManifest::Shard shard) { manifest.shards.push_back(std::move(shard)); });
-  return manifest;
-}
-
-StageManifest parse_manifest(const std::string& text) {
-  StageManifest manifest;
-  std::istringstream lines(text);
-  std::string line;
-  std::getline(lines, line);
-  const std::size_t tab = line.find('\t', first_words.size());
-  require(line.starts_with(first_words) && tab != std::string::npos, "this is no manifest of staged shards.");
-  manifest.split = line.substr(first_words.size(), tab - first_words.size()), manifest.source = line.substr(tab + 1);
-  while (std::getline(lines, line)) {
-    StageManifest::Shard shard;
-    std::istringstream words(line);
-    require(static_cast<bool>(words >> shard.bytes >> shard.modified >> shard.seal) && words.get() == ' ' && std::getline(words, shard.name) && shard.bytes >= 0, "this manifest of staged shards is damaged.");
-    manifest.shards.push_back(std::move(shard));
-  }
-  return manifest;
-}
-
-std::int64_t staged_bytes(const StageManifest& manifest, const std::string& folder) {
-  std::int64_t bytes = 0;
-  for (const StageManifest::Shard& shard : manifest.shards)
-    if (is_copied(fs::path(folder) / manifest.folder_name(), shard)) bytes += shard.bytes;
-  return bytes;
-}
 
 void require_stageable(const StageManifest& manifest, const StageSetting& setting) {
   require(setting.limit_bytes == 0 || manifest.bytes() <= setting.limit_bytes, "data.stage_gib = ", static_cast<double>(setting.limit_bytes) / (1 << 30), ": the shards of split \"", manifest.split, "\" of ",
@@ -279,15 +189,13 @@ void Staging::copy_missing() const {
   for (const StageManifest::Shard& shard : manifest.shards)
     if (!is_whole(shard)) missing.push_back(&shard), bytes += shard.bytes;
   say(text_of("data.stage: copying ", gib(bytes), " of ", manifest.split, " (", missing.size(), " of ", counted(std::ssize(manifest.shards), "shard"), ") to ", folder.string()));
-  const auto seconds = [begin = std::chrono::steady_clock::now()] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
   std::atomic<std::int64_t> done = 0;
-  double told = 0;
+  std::int64_t told = 0;                 // tenths
   in_order(std::ssize(missing), setting.threads, [&](std::int64_t i) { return copy(*missing[static_cast<std::size_t>(i)], done), 0; },
            [&](std::int64_t i, int) {
-             const bool is_last = i + 1 == std::ssize(missing);
-             if (!is_last && seconds() < told + seconds_between_lines) return;
-             told = seconds();
-             say(text_of("data.stage: ", gib(done), " of ", gib(bytes), " copied and verified, ", std::llround(static_cast<double>(done) / (1 << 20) / std::max(seconds(), 1e-3)), " MiB/s"));
+             const std::int64_t tenths = 10 * (i + 1) / std::ssize(missing);
+             if (tenths == 10 || (tenths > told && bytes > bytes_worth_telling)) say(text_of("data.stage: ", gib(done), " of ", gib(bytes), " copied and verified"));
+             told = tenths;
            });
 }
 

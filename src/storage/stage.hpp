@@ -8,30 +8,12 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <vector>
+
+#include "storage/stage_manifest.hpp"
 
 namespace lockstep {
 
 class FileLock;
-
-/// What a split's shards are, where they come from.  Equal shards have equal seals, which cover the checksum of every image.
-struct StageManifest {
-  struct Shard {
-    std::string name;
-    std::int64_t bytes = 0, modified = 0;  // modified: nanoseconds since 1970
-    std::string seal;                      // the trailer, as hexadecimal digits
-    bool operator==(const Shard&) const = default;
-  };
-  std::string source, split;             // the folder that they are copied from
-  std::vector<Shard> shards;
-  std::int64_t bytes() const;
-  std::string folder_name() const;       // data set, split and a fingerprint of the shards
-  std::string text() const;
-};
-/// Reads the end of each shard, with so many threads.  Errors as of Dataset: no such folder, a shard missing or without its seal.
-StageManifest read_manifest(const std::string& source, const std::string& split, int threads);
-/// text() back.  Error for anything else.
-StageManifest parse_manifest(const std::string& text);
 
 struct StageSetting {
   std::string folder, host;              // host: for messages
@@ -39,8 +21,6 @@ struct StageSetting {
   int threads = 4;
 };
 
-/// Bytes of the manifest's shards that lie there already, whole.
-std::int64_t staged_bytes(const StageManifest& manifest, const std::string& folder);
 /// Error where the shards take more than the limit.
 void require_stageable(const StageManifest& manifest, const StageSetting& setting);
 

@@ -113,6 +113,7 @@ Console::~Console() {
 
 void Console::say(const std::string& line) {
   const std::lock_guard lock(state_->mutex);
+  std::cout.clear();                     // it may be a file on a disk that was full for a while
   if (state_->has_progress) std::cout << "\n";
   state_->has_progress = false;
   std::cout << line << "\n" << std::flush;

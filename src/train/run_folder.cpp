@@ -1,10 +1,10 @@
 #include "train/run_folder.hpp"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -90,10 +90,12 @@ NamedRun find_run(const std::string& input_or_folder, std::span<const std::strin
 }
 
 void remove_leftovers(const std::string& folder) {
-  const auto recent = fs::file_time_type::clock::now() - std::chrono::minutes(10);
+  constexpr time_t recent = 600;         // seconds
+  struct stat lock {}, left {};
+  if (::stat((fs::path(folder) / "lock").c_str(), &lock) != 0) return;   // written just now
   std::error_code none, ignored;
   for (fs::directory_iterator entry(folder, none), end; !none && entry != end; entry.increment(none))
-    if (entry->path().extension() == ".partial" && entry->last_write_time(ignored) < recent && !ignored) fs::remove(entry->path(), ignored);
+    if (entry->path().extension() == ".partial" && ::stat(entry->path().c_str(), &left) == 0 && left.st_mtime + recent < lock.st_mtime) fs::remove(entry->path(), ignored);
 }
 
 ResumeDecision decide_resume(const Config& config) {

@@ -1,6 +1,7 @@
 #include "train/staged_split.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 
@@ -26,9 +27,11 @@ OpenSplit open_split(Communicator& comm, const DataConfig& data, const std::stri
   const std::string told = comm.broadcast(comm.rank() == 0 ? read_manifest(data.path, split, looking_threads).text() : "", 0);
   const StageManifest manifest = parse_manifest(told);
   OpenSplit opened;
+  const double start = stopwatch_seconds();
   if (comm.local_rank() == 0)
     opened.copy = std::make_unique<StagedShards>(manifest, setting_of(data), comm.rank() == 0 ? say : [](const std::string&) {});
   comm.barrier();                        // every node has its copy
+  if (comm.rank() == 0) say(text_of("data.stage: ", split, " is ready on every node after ", std::round(10 * (stopwatch_seconds() - start)) / 10, " s"));
   const std::string folder = std::filesystem::path(data.stage) / manifest.folder_name();
   opened.images = std::make_unique<Dataset>(folder, split, text_of("Remove ", folder, " on host ", host_name(), ": the next start copies it anew."));
   return opened;

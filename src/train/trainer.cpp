@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "base/build_info.hpp"
-#include "train/data_wait.hpp"
 #include "train/preemption.hpp"
 #include "train/report/report.hpp"
 #include "train/snapshot.hpp"
@@ -13,7 +12,6 @@ namespace lockstep {
 namespace {
 
 MetricSums operator+(const MetricSums& a, const MetricSums& b) { return {a.loss + b.loss, a.images + b.images, a.top1 + b.top1, a.top5 + b.top5}; }
-constexpr double shortest_epoch = 2, shortest_watch = 10;   // seconds of training that tell whether images are waited for
 double mean(double sum, std::int64_t images) { return images > 0 ? sum / static_cast<double>(images) : 0; }
 
 CheckpointHeader checkpoint_header(const RunPlan& plan, const ShardHeader& shards, int ranks) {
@@ -34,12 +32,15 @@ void Trainer::each_sink(Call&& call) {
 
 /// What passes while it lives is left out of rates, and is that phase's.
 struct Trainer::NotTraining {
-  NotTraining(Times& t, double& seconds_of_phase) : times(t), phase(seconds_of_phase), start(stopwatch_seconds()) {}
+  NotTraining(Trainer& trainer, double PhaseRecord::* seconds_of_phase)
+      : times(trainer.times_), watch(trainer.data_watch_), phase(trainer.times_.phases.*seconds_of_phase), start(stopwatch_seconds()) {}
   ~NotTraining() {
     const double passed = stopwatch_seconds() - start;
-    times.run_start += passed, times.record_start += passed, times.watch_start += passed, phase += passed;
+    times.run_start += passed, times.record_start += passed, phase += passed;
+    watch.leave_out(passed);
   }
   Times& times;
+  DataWatch& watch;
   double& phase;
   double start;
 };
@@ -108,7 +109,8 @@ int Trainer::run() {
   progress_.phase = Phase::warm_up;
   rehearse();
   say_memory();
-  times_.run_start = times_.record_start = times_.checkpoint = times_.phases_start = times_.watch_start = stopwatch_seconds();
+  times_.run_start = times_.record_start = times_.checkpoint = times_.phases_start = stopwatch_seconds();
+  data_watch_.begin();
   times_.phases.start = times_.run_start - setting_.process_start;
   times_.step_at_record = run_.step;
   bool is_first = true;
@@ -132,7 +134,7 @@ int Trainer::run() {
       console_.say(text_of("first step ", std::round(10 * (stopwatch_seconds() - setting_.process_start)) / 10, " s after start"));
     is_first = false;
     const bool is_epoch_end = run_.step % plan_.steps_per_epoch == 0;
-    if (run_.step % plan_.config.run.log_every == 0 || is_epoch_end || run_.step == plan_.total_steps) record(), watch_data(is_epoch_end);
+    if (run_.step % plan_.config.run.log_every == 0 || is_epoch_end || run_.step == plan_.total_steps) record(is_epoch_end);
     if (is_epoch_end) end_epoch();
   }
 }
@@ -239,7 +241,7 @@ bool Trainer::is_checkpoint_due() const {
 }
 
 bool Trainer::evaluate() {
-  const NotTraining pause(times_, times_.phases.evaluation);
+  const NotTraining pause(*this, &PhaseRecord::evaluation);
   progress_.phase = Phase::evaluation;
   fold_metrics();                        // training's sums lie where evaluation's will
   std::optional<Evaluation> result;
@@ -261,7 +263,7 @@ bool Trainer::evaluate() {
 }
 
 void Trainer::save() {
-  const NotTraining pause(times_, times_.phases.checkpoint);
+  const NotTraining pause(*this, &PhaseRecord::checkpoint);
   const Phase before = progress_.phase;
   progress_.phase = Phase::checkpoint;
   fold_metrics();
@@ -302,7 +304,7 @@ void Trainer::require_converging() {
             " Lower optimizer.learning_rate, raise schedule.warmup_epochs, or set optimizer.clip_norm.");
 }
 
-void Trainer::record() {
+void Trainer::record(bool is_epoch_end) {
   fold_metrics();
   require_converging();
   const OptimizerStatus status = optimizer_.status(device_);
@@ -320,25 +322,10 @@ void Trainer::record() {
                            .seconds_left = static_cast<double>(plan_.total_steps - run_.step) * step_seconds,
                            .epochs = static_cast<double>(plan_.total_steps) / static_cast<double>(plan_.steps_per_epoch)};
   each_sink([&](Sink& sink) { sink.train(record); });
+  const std::string advice = cache_ ? "" : data_watch_.look(comm_, *loader_, *setting_.train, plan_.config.data, is_epoch_end);
+  if (!advice.empty()) console_.say(advice);
   run_.since_record = {};
   times_.record_start = now, times_.wait_at_record = wait, times_.images_at_record = times_.images, times_.step_at_record = run_.step;
-}
-
-/// Says at most once an epoch that images are what a rank waits for.  Beginnings are left out: the first batch is always waited for.
-void Trainer::watch_data(bool is_epoch_end) {
-  if (cache_) return;
-  const double now = stopwatch_seconds(), wait = loader_->wait_seconds(), read = loader_->read_seconds();
-  const DataWait longest = longest_wait(comm_.gather(to_line({.seconds = now - times_.watch_start, .waited = wait - times_.wait_at_watch, .read = read - times_.read_at_watch,
-                                                              .who = text_of("rank ", comm_.rank(), " on ", host_name())})));
-  if (comm_.rank() == 0 && !has_advised_ && longest.seconds > (is_epoch_end ? shortest_epoch : shortest_watch)) {
-    const std::size_t bytes = ImageCache::bytes_of(*setting_.train);
-    const std::string advice = data_advice(longest, plan_.config.data, bytes, bytes < ImageCache::room_of_host(comm_.local_size()) / 2);
-    if (!advice.empty()) console_.say(advice);
-    has_advised_ = !advice.empty();
-  }
-  if (!is_epoch_end) return;
-  has_advised_ = false;
-  if (now - times_.watch_start > shortest_epoch) times_.watch_start = now, times_.wait_at_watch = wait, times_.read_at_watch = read;   // short epochs are looked at together
 }
 
 /// The epoch's last record has been made.
@@ -371,7 +358,7 @@ void Trainer::try_to_write(const std::string& what, Write&& write) {
 
 /// The page of the run so far.
 void Trainer::report() {
-  const NotTraining pause(times_, times_.phases.evaluation);
+  const NotTraining pause(*this, &PhaseRecord::evaluation);
   try_to_write("report", [this] { write_report(setting_.folder, setting_.eval); });
 }
 
@@ -379,7 +366,7 @@ int Trainer::finish(bool is_stopped) {
   if (run_.step > first_step_ && run_.step != saved_step_) save();
   progress_.phase = Phase::finishing;
   if (writer_) {                         // renamed and fsynced before the barrier below
-    const NotTraining pause(times_, times_.phases.checkpoint);
+    const NotTraining pause(*this, &PhaseRecord::checkpoint);
     writer_->finish();
   }
   record_phases();

@@ -14,6 +14,7 @@
 #include "optim/optimizer.hpp"
 #include "storage/shards.hpp"
 #include "train/checkpoint_folder.hpp"
+#include "train/data_wait.hpp"
 #include "train/evaluate.hpp"
 #include "train/metrics.hpp"
 #include "train/network.hpp"
@@ -47,7 +48,6 @@ class Trainer {
   struct Times {                         // by stopwatch_seconds(); of rates
     double run_start = 0, record_start = 0, wait_at_record = 0, checkpoint = 0;
     double phases_start = 0, wait_at_phases = 0;
-    double watch_start = 0, wait_at_watch = 0, read_at_watch = 0;   // since waits for data were looked at
     PhaseRecord phases;                  // since the last record of phases
     std::int64_t images = 0, images_at_record = 0, step_at_record = 0;
   };
@@ -75,9 +75,8 @@ class Trainer {
   bool evaluate();                       // false: stopped meanwhile
   void save();
   void fold_metrics();
-  void record();
+  void record(bool is_epoch_end);
   void end_epoch();
-  void watch_data(bool is_epoch_end);
   void record_phases();
   void report();
   template <class Write> void try_to_write(const std::string& what, Write&& write);
@@ -115,9 +114,9 @@ class Trainer {
   std::int64_t first_step_ = 0;          // where this process went on
   std::int64_t saved_step_ = -1;
   std::set<std::string> failed_;         // files beside the run's state whose failing was said
-  bool has_advised_ = false;             // in this epoch
   bool has_improved_ = false;            // the last evaluation was the best: it gets a checkpoint
   Times times_;
+  DataWatch data_watch_;
 };
 
 }  // namespace lockstep

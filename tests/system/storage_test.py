@@ -217,7 +217,7 @@ said(f"{len(damages)} damaged checkpoints")
 # ---- kills: whole lines and frames, without gaps or repeats ---------------------------------------------------------------------------------
 kills = 0
 while kills < (40 if is_all else 5):
-    job = start(["train", toml, "run.name=killed", "run.epochs=25", "checkpoint.every_steps=3", "checkpoint.keep_last=2"])
+    job = start(["train", toml, "run.name=killed", "run.epochs=100", "checkpoint.every_steps=3", "checkpoint.keep_last=2"])
     try:
         wait_until(lambda: "  step " in output_of(job) or job.poll() is not None, 60, "a step")
         time.sleep(dice.uniform(0, 0.5))
@@ -234,8 +234,8 @@ while kills < (40 if is_all else 5):
     for file in [runs / "killed/metrics.jsonl", max((runs / "killed").glob("events.out*"))]:
         with open(file, "ab") as half:        # what a kill within the write, or a disk that was full there, leaves
             half.write(dice.choice([b"", b"", file.read_bytes()[-dice.randrange(20, 60):-1]]))
-train("killed", "run.epochs=25")
-require_whole_records("killed", 100)
+train("killed", "run.epochs=100")
+require_whole_records("killed", 400)
 said(f"{kills} kills")
 
 # ---- a real disk of 20 MB --------------------------------------------------------------------------------------------------------------------
