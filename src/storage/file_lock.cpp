@@ -11,6 +11,7 @@ FileLock::FileLock(const std::string& path, Kind kind, bool waits) : path_(path)
   const int how = (kind == Kind::alone ? LOCK_EX : LOCK_SH) | (waits ? 0 : LOCK_NB);
   for (;;) {
     Descriptor opened(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+    if (!opened && !waits) return;       // another user's
     if (!opened) fail(path, " cannot be made: ", reason(), ".");
     while (::flock(opened.fd, how) != 0) {
       if (errno == EWOULDBLOCK) return;

@@ -9,7 +9,7 @@ namespace lockstep {
 class FileLock {
  public:
   enum class Kind { alone, shared };
-  /// Takes it; the file is made where it is missing.  waits = false: is_held() says whether it was free.  Error where it cannot be made or locked.
+  /// Takes it; the file is made where it is missing.  waits = false: is_held() says whether it could be had now; else: Error where it cannot be made or locked.
   FileLock(const std::string& path, Kind kind, bool waits);
   bool is_held() const { return file_.fd >= 0; }
   /// For the next eviction: used now.

@@ -164,7 +164,7 @@ void Staging::copy(const StageManifest::Shard& shard, std::atomic<std::int64_t>&
     for (std::int64_t at = 0; at < shard.bytes;) {
       const std::int64_t got = read_at(in, block.data(), std::min<std::int64_t>(block_bytes, shard.bytes - at), at);
       if (got < 0) fail(from, ": cannot be read: ", reason(), ".");
-      if (got == 0) require_unchanged();
+      if (got == 0) fail(from, ": became shorter while it was copied. Wait until it is written, then start again.");
       if (!write_at(out, block.data(), got, at)) fail_here(to, " cannot be written: ", reason(), ". Free some space.");
       at += got, done += got;
     }

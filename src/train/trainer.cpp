@@ -322,8 +322,8 @@ void Trainer::record(bool is_epoch_end) {
                            .seconds_left = static_cast<double>(plan_.total_steps - run_.step) * step_seconds,
                            .epochs = static_cast<double>(plan_.total_steps) / static_cast<double>(plan_.steps_per_epoch)};
   each_sink([&](Sink& sink) { sink.train(record); });
-  const std::string advice = cache_ ? "" : data_watch_.look(comm_, *loader_, *setting_.train, plan_.config.data, is_epoch_end);
-  if (!advice.empty()) console_.say(advice);
+  const std::string advice = data_watch_.look(comm_, *loader_, *setting_.train, plan_.config.data, is_epoch_end);
+  if (!advice.empty() && !cache_) console_.say(advice);
   run_.since_record = {};
   times_.record_start = now, times_.wait_at_record = wait, times_.images_at_record = times_.images, times_.step_at_record = run_.step;
 }
