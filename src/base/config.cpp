@@ -399,7 +399,7 @@ bool changes_result(const std::string& key) {
   // A new key changes the result until it is listed here: refusing a resume is the safe side.
   static const std::vector<std::string> free_sections = {"checkpoint", "eval", "bench", "comm", "backends", "graph", "device"};
   static const std::vector<std::string> free_keys = {
-      "data.path", "data.rank_batch", "data.eval_batch", "data.readers", "data.slots", "data.cache",
+      "data.path", "data.rank_batch", "data.eval_batch", "data.readers", "data.slots", "data.cache", "data.stage", "data.stage_gib",
       "run.name", "run.outputs", "run.resume", "run.epochs", "run.max_steps", "run.ranks", "run.log_every", "run.evaluate_every_epochs",
       "run.max_skipped", "run.profile_from", "run.stall_seconds", "run.start_seconds"};
   const std::size_t dot = key.find('.');

@@ -32,7 +32,8 @@ struct DataConfig {
   std::string shuffle = "full", last_batch = "keep";
   std::int64_t shuffle_window = 65536;
   std::int64_t readers = 2, slots = 3;
-  std::string cache = "auto";
+  std::string cache = "auto", stage;
+  double stage_gib = 0;
   std::vector<double> mean, std;
   template <class Key> void keys(Key& key) {
     key("path", path, any(), "folder of HDF5 shards, made by lockstep-convert");
@@ -50,6 +51,10 @@ struct DataConfig {
     key("cache", cache, one_of("auto", "none", "host", "device"),
         "where train keeps the stored images, with equal results: host: in each rank's memory; device: in the GPU's, so that only cuts are copied (on a CPU: as host); "
         "auto: on a GPU, where a split of images of one size fills at most an eighth of what is free; else none: read batch by batch");
+    key("stage", stage, any(), "folder of each node's local disk that train (and bench.io) copies the shards to before it begins: once a node, compared with their checksums, shared by its ranks "
+                               "and taken again by later jobs; empty: they are read from data.path");
+    key("stage_gib", stage_gib, between(0, 1e6), "that the data sets below data.stage may take in all, GiB: for a new one, those unused for the longest time, and now, are removed; "
+                                                 "0: no limit but the disk's");
     key("mean", mean, between(0, 1), "of each channel, as a fraction of 255; empty: the shards'");
     key("std", std, between(1e-6, 10), "of each channel, as a fraction of 255; empty: the shards'");
   }

@@ -35,17 +35,17 @@ Report::Report(const std::string& folder) : path_((std::filesystem::path(folder)
 Report::~Report() { ::close(fd_); }
 
 void Report::begin(const std::string& request) {
-  require(::ftruncate(fd_, 0) == 0 && ::lseek(fd_, 0, SEEK_SET) == 0, path_, ": cannot be written: ", std::strerror(errno));
+  if (::ftruncate(fd_, 0) != 0 || ::lseek(fd_, 0, SEEK_SET) != 0) fail(path_, ": cannot be written: ", std::strerror(errno));
   add(request);
 }
 
 void Report::add(const std::string& line) {
   const std::string text = line + "\n";
-  require(::write(fd_, text.data(), text.size()) == static_cast<ssize_t>(text.size()), path_, ": cannot be written: ", std::strerror(errno));
+  if (::write(fd_, text.data(), text.size()) != static_cast<ssize_t>(text.size())) fail(path_, ": cannot be written: ", std::strerror(errno));
 }
 
 void Report::finish() {
-  require(::write(fd_, last_line, std::strlen(last_line)) > 0 && ::fsync(fd_) == 0, path_, ": cannot be written: ", std::strerror(errno));
+  if (::write(fd_, last_line, std::strlen(last_line)) <= 0 || ::fsync(fd_) != 0) fail(path_, ": cannot be written: ", std::strerror(errno));
 }
 
 }  // namespace lockstep

@@ -77,6 +77,8 @@ std::size_t ImageCache::bytes_of(const Dataset& dataset) {
   return static_cast<std::size_t>(bytes);
 }
 
+std::size_t ImageCache::room_of_host(int ranks_of_host) { return available_host_bytes() / static_cast<std::size_t>(std::max(ranks_of_host, 1)); }
+
 ImageCache::ImageCache(Device& device, const Dataset& dataset, CachePlace place, std::int64_t readers, const std::function<void()>& tick)
     : is_on_device_(device.is_host() || place == CachePlace::device) {
   std::int64_t bytes = 0;
@@ -104,7 +106,7 @@ ImageCache::ImageCache(Device& device, const Dataset& dataset, CachePlace place,
 }
 
 std::unique_ptr<ImageCache> cache_images(Device& device, const Dataset& dataset, const DataConfig& config, int ranks_of_host, const std::function<void()>& tick) {
-  const CacheRoom room{.is_host = device.is_host(), .device_bytes = device.free_bytes(), .host_bytes = available_host_bytes() / static_cast<std::size_t>(std::max(ranks_of_host, 1))};
+  const CacheRoom room{.is_host = device.is_host(), .device_bytes = device.free_bytes(), .host_bytes = ImageCache::room_of_host(ranks_of_host)};
   const ShardHeader& header = dataset.header();
   const CachePlace place = choose_cache(config.cache, header.split, ImageCache::bytes_of(dataset), header.height > 0, room);
   return place == CachePlace::none ? nullptr : std::make_unique<ImageCache>(device, dataset, place, config.readers, tick);

@@ -54,7 +54,7 @@ WorkSource evaluation_work(std::int64_t images, std::int64_t batch, int rank, in
 
 namespace {
 
-constexpr std::int64_t alignment = 16, chunk_bytes = 1 << 18, chunk_cuts = 128;   // a chunk: enough to be worth a lock, little enough to share a batch
+constexpr std::int64_t alignment = 16, chunk_bytes = 1 << 18, chunk_cuts = 128;   // a chunk at most: enough to be worth a lock, little enough to share a batch
 
 std::size_t aligned(std::int64_t bytes) { return static_cast<std::size_t>((bytes + alignment - 1) / alignment * alignment); }
 
@@ -80,6 +80,7 @@ struct Loader::State {
   const WorkSource work;
   const std::function<void()> tick;
   const std::size_t capacity;                 // images of a slot
+  const std::int64_t reader_count;
   const ImageCache* const cache;              // null: none
 
   std::mutex mutex;                           // guards all below, except what readers write into the entries of chunks that they took
@@ -94,12 +95,12 @@ struct Loader::State {
 
   std::array<Allocation, 2> device_memory;    // GPU only
   Flight copies;
-  double wait_seconds = 0;
+  double wait_seconds = 0, read_seconds = 0;
   std::vector<std::thread> readers;
 
-  State(Device& on, const Dataset& from, const Augment& with, WorkSource source, std::int64_t largest_count, std::int64_t slots, std::function<void()> progress,
+  State(Device& on, const Dataset& from, const Augment& with, WorkSource source, std::int64_t largest_count, std::int64_t threads, std::int64_t slots, std::function<void()> progress,
         const ImageCache* images)
-      : device(on), dataset(from), augment(with), work(std::move(source)), tick(std::move(progress)), capacity(static_cast<std::size_t>(largest_count)), cache(images),
+      : device(on), dataset(from), augment(with), work(std::move(source)), tick(std::move(progress)), capacity(static_cast<std::size_t>(largest_count)), reader_count(threads), cache(images),
         ring(static_cast<std::size_t>(slots + (on.is_host() ? 1 : 2))), copies(on) {   // besides those read ahead: the one in use, or two copies
     const std::size_t cut_bytes = cuts_room(), bytes = cut_bytes + (has_pixels() ? capacity * aligned(dataset.max_image_bytes()) : 0);
     for (Entry& entry : ring) {
@@ -166,10 +167,12 @@ void Loader::State::plan(Entry& entry, const Work& job) {
       return std::pair(record_of(a).shard, record_of(a).offset) < std::pair(record_of(b).shard, record_of(b).offset);
     });
   entry.chunk_ends.clear();
+  // All readers may be at one batch: where a read takes long (a network), so many are on their way at once.
+  const std::int64_t largest_chunk = has_pixels() ? std::min(chunk_bytes, static_cast<std::int64_t>(entry.pixel_bytes) / reader_count) : chunk_bytes;
   std::int64_t bytes = 0;
   for (std::int64_t i = 0; i < slot.count; ++i) {
     bytes += has_pixels() ? record_of(entry.by_place[static_cast<std::size_t>(i)]).bytes() : chunk_bytes / chunk_cuts;
-    if (bytes >= chunk_bytes || i + 1 == slot.count) entry.chunk_ends.push_back(i + 1), bytes = 0;
+    if (bytes >= largest_chunk || i + 1 == slot.count) entry.chunk_ends.push_back(i + 1), bytes = 0;
   }
   entry.chunks_taken = entry.chunks_done = 0;
 }
@@ -202,6 +205,7 @@ bool Loader::State::read_next(std::unique_lock<std::mutex>& lock) {
   if (batch == planned) return false;
   Entry& entry = entry_of(batch);
   const std::size_t chunk = entry.chunks_taken++;
+  const double start = stopwatch_seconds();
   lock.unlock();
   try {
     read_chunk(entry, chunk);
@@ -210,6 +214,7 @@ bool Loader::State::read_next(std::unique_lock<std::mutex>& lock) {
     lock.lock();
     keep_error(batch);
   }
+  read_seconds += stopwatch_seconds() - start;
   if (++entry.chunks_done == entry.chunk_ends.size()) for_next.notify_one();
   return true;
 }
@@ -269,7 +274,7 @@ void Loader::State::point_at(Slot& slot, const std::uint8_t* memory) const {
 
 Loader::Loader(Device& device, const Dataset& dataset, const Augment& augment, WorkSource work, std::int64_t readers, std::int64_t slots,
                std::int64_t largest_count, std::function<void()> tick, const ImageCache* cache)
-    : state_(std::make_unique<State>(device, dataset, augment, std::move(work), largest_count, slots, std::move(tick), cache)) {
+    : state_(std::make_unique<State>(device, dataset, augment, std::move(work), largest_count, readers, slots, std::move(tick), cache)) {
   if (readers < 1 || slots < 1) fail_with(exit_internal, "loader: ", readers, " readers, ", slots, " slots");
   for (std::int64_t i = 0; i < readers; ++i) state_->readers.emplace_back([state = state_.get()] { state->run_reader(); });
 }
@@ -310,5 +315,9 @@ std::size_t Loader::bytes_per_image(const Device& device, const Dataset& dataset
 }
 
 double Loader::wait_seconds() const { return state_->wait_seconds; }
+double Loader::read_seconds() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->read_seconds;
+}
 
 }  // namespace lockstep

@@ -56,6 +56,7 @@ class Loader {
   /// host.  has_pixels: no cache that kernels can read.
   static std::size_t bytes_per_image(const Device& device, const Dataset& dataset, std::int64_t slots, bool has_pixels);
   double wait_seconds() const;           // that next() has waited in all
+  double read_seconds() const;           // that the readers have read in all, summed over them
 
  private:
   struct State;

@@ -58,7 +58,7 @@ std::string bytes_of(const std::string& path) {
   const std::streamoff size = file.tellg();
   require(size > 0, path, ": is empty (0 bytes)");
   std::string bytes(static_cast<std::size_t>(size), '\0');
-  require(file.seekg(0).read(bytes.data(), size).good(), path, ": cannot be read: ", std::strerror(errno));
+  if (!file.seekg(0).read(bytes.data(), size).good()) fail(path, ": cannot be read: ", std::strerror(errno));
   return bytes;
 }
 

@@ -46,7 +46,7 @@ ImageWalk::ImageWalk(const fs::path& root, const std::string& below) { visit(roo
 
 void ImageWalk::visit(const fs::path& path, const std::string& prefix) {
   struct stat status {};
-  require(::stat(path.c_str(), &status) == 0, path.string(), ": cannot be read: ", std::strerror(errno));
+  if (::stat(path.c_str(), &status) != 0) fail(path.string(), ": cannot be read: ", std::strerror(errno));
   const std::pair here(status.st_dev, status.st_ino);
   if (std::ranges::count(ancestors_, here) > 0) {                   // a link back up
     ++loops;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <utility>
 
 namespace lockstep {
 
@@ -18,9 +19,10 @@ struct Descriptor {
   Descriptor(const Descriptor&) = delete;
   Descriptor& operator=(const Descriptor&) = delete;
   explicit operator bool() const { return fd >= 0; }
+  bool close() { return ::close(std::exchange(fd, -1)) == 0; }   // a network file system may say only now that it had no room
 };
 
-/// What errno says.
+/// What errno says.  Not for require(call(), ..., reason()): a function's arguments are made in any order, this one before the call.
 inline std::string reason() { return std::strerror(errno); }
 
 /// Bytes read at `offset`: fewer than asked only at the file's end; -1 on an error, with errno.

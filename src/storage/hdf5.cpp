@@ -12,6 +12,8 @@
 #include <string_view>
 #include <utility>
 
+#include "storage/descriptor.hpp"
+
 namespace lockstep {
 namespace {
 
@@ -172,6 +174,7 @@ struct H5File::State {
   template <class... Parts>
   [[noreturn]] void fail_here(const Parts&... parts) const { fail(path, ": ", parts..., " (HDF5: ", library_words(), ")."); }
   void check(bool holds, const auto&... parts) const { if (!holds) fail_here(parts...); }
+  void check_written(bool holds, const auto&... parts) const { if (!holds) fail(path, ": ", parts..., " cannot be written: ", library_words(), ". Free space, or write elsewhere."); }
 
   /// Links to other names and other files are not followed.
   void require_hard_links(const char* kind, const std::string& name) const {
@@ -219,7 +222,7 @@ struct H5File::State {
       const std::string group = name.substr(0, end);
       if (H5Lexists(file.id(), group.c_str(), H5P_DEFAULT) > 0) continue;
       const Handle made(H5Gcreate2(file.id(), group.c_str(), H5P_DEFAULT, properties.id(), H5P_DEFAULT), H5Gclose);
-      check(static_cast<bool>(made), "cannot hold the group ", group);
+      check_written(static_cast<bool>(made), "the group ", group);
     }
   }
   void write(const std::string& name, hid_t type, std::span<const std::int64_t> shape, const void* data) {
@@ -229,14 +232,14 @@ struct H5File::State {
     H5Pset_alloc_time(properties.id(), H5D_ALLOC_TIME_EARLY);
     H5Pset_fill_time(properties.id(), H5D_FILL_TIME_NEVER);
     const Handle made(H5Dcreate2(file.id(), name.c_str(), type, space.id(), H5P_DEFAULT, properties.id(), H5P_DEFAULT), H5Dclose);
-    check(static_cast<bool>(made), "cannot hold the dataset ", name);
-    if (data) check(H5Dwrite(made.id(), type, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) >= 0, "the dataset ", name, " cannot be written");
+    check_written(static_cast<bool>(made), "the dataset ", name);
+    if (data) check_written(H5Dwrite(made.id(), type, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) >= 0, "the dataset ", name);
   }
   void set(const std::string& name, hid_t type, const Handle& space, const void* data) {
     if (H5Aexists(file.id(), name.c_str()) > 0) check(H5Adelete(file.id(), name.c_str()) >= 0, "the attribute \"", name, "\" cannot be replaced");
     const Handle made(H5Acreate2(file.id(), name.c_str(), type, space.id(), H5P_DEFAULT, H5P_DEFAULT), H5Aclose);
     const bool is_empty = H5Sget_simple_extent_npoints(space.id()) == 0;
-    check(made && (is_empty || H5Awrite(made.id(), type, data) >= 0), "the attribute \"", name, "\" cannot be written");
+    check_written(made && (is_empty || H5Awrite(made.id(), type, data) >= 0), "the attribute \"", name, "\"");
   }
   H5DatasetInfo info(const std::string& name) const {
     const Handle found = dataset(name), type(H5Dget_type(found.id()), H5Tclose), space(H5Dget_space(found.id()), H5Sclose);
@@ -428,6 +431,12 @@ std::int64_t H5File::integer_attribute(const std::string& name) const {
   std::int64_t value = 0;
   state_->check(H5Aread(found.id(), H5T_NATIVE_INT64, &value) >= 0, "the attribute \"", name, "\" cannot be read");
   return value;
+}
+
+bool is_hdf5(const std::string& path) {
+  char signature[4] = {};
+  const Descriptor file(path, O_RDONLY);
+  return file && read_at(file, signature, sizeof signature, 0) == sizeof signature && std::memcmp(signature, "\x89HDF", sizeof signature) == 0;
 }
 
 std::string hdf5_version() {

@@ -61,6 +61,8 @@ class H5File {
   std::unique_ptr<State> state_;
 };
 
+/// Whether a file begins as an HDF5 file does; false where it cannot be read.
+bool is_hdf5(const std::string& path);
 std::string hdf5_version();
 
 }  // namespace lockstep

@@ -6,7 +6,6 @@
 
 #include "base/dtype.hpp"
 #include "storage/descriptor.hpp"
-#include "storage/sealed_file.hpp"
 
 namespace lockstep {
 namespace {
@@ -93,23 +92,6 @@ std::vector<char> bytes_of_file(const std::string& path) {
   require(got >= 0, path, " cannot be read: ", reason(), ".");
   require(got == status.st_size, path, " became shorter while it was read. Wait until it is written.");
   return bytes;
-}
-
-void write_whole_file(const std::string& path, const std::vector<std::string_view>& parts) {
-  const std::string temporary = path + ".partial";
-  try {
-    const Descriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-    require(static_cast<bool>(file), path, " cannot be written: ", reason(), ". Check the folder and its permissions.");
-    std::int64_t offset = 0;
-    for (const std::string_view part : parts) {
-      require(write_at(file, part.data(), static_cast<std::int64_t>(part.size()), offset), path, " cannot be written: ", reason(), ". Check free space.");
-      offset += static_cast<std::int64_t>(part.size());
-    }
-  } catch (...) {
-    ::unlink(temporary.c_str());
-    throw;
-  }
-  publish(temporary, path);
 }
 
 }  // namespace lockstep

@@ -62,7 +62,5 @@ std::string shown(std::string_view text);
 std::vector<float> floats_of(const NamedArray& array);
 /// The bytes of a regular file.  Error where it cannot be read or is larger than any file of weights.
 std::vector<char> bytes_of_file(const std::string& path);
-/// Written aside, then put in path's place: the whole file or what was there before.
-void write_whole_file(const std::string& path, const std::vector<std::string_view>& parts);
 
 }  // namespace lockstep

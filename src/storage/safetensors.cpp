@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "storage/aside_file.hpp"
+
 namespace lockstep {
 namespace {
 

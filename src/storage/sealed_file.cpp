@@ -23,14 +23,15 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "files are little endian, and written as memory lies");
 
 struct Trailer {
-  char magic[8] = {'L', 'O', 'C', 'K', 'S', 'E', 'A', 'L'};
+  char magic[8] = {'L', 'O', 'C', 'K', 'S', 'E', 'A', 'L'};   // seal_magic
   std::uint32_t version = 1, reserved = 0;
   std::int64_t length = 0, begin = 0, end = 0;
   std::uint32_t padding = 0, crc = 0;
 };
-static_assert(sizeof(Trailer) == 48);
-constexpr std::int64_t trailer_bytes = sizeof(Trailer), covered_bytes = trailer_bytes - sizeof(std::uint32_t);
+static_assert(sizeof(Trailer) == seal_bytes);
+constexpr std::int64_t trailer_bytes = seal_bytes, covered_bytes = trailer_bytes - sizeof(std::uint32_t);
 constexpr std::size_t block_bytes = 1 << 20;
+constexpr std::int64_t sync_bytes = 16 << 20;
 
 /// tables[k][b]: the CRC of byte b followed by k zero bytes ("slicing by 8", Kounavis and Berry 2005).
 constexpr auto tables = [] {
@@ -151,6 +152,12 @@ void seal(const std::string& path, ByteRange left_out, const std::function<void(
   if (!is_range(trailer)) fail_with(exit_internal, path, ": the range [", left_out.begin, ", ", left_out.end, ") is not inside its ", status.st_size, " bytes.");
   const std::string wrong = checksum_of(file, trailer, trailer.crc, tick);
   require(wrong.empty(), path, ": ", wrong, ".");
+  // Piece by piece: one fsync of gigabytes on a slow disk would look like a stall.
+  for (std::int64_t at = 0; at < trailer.length; at += sync_bytes) {
+    const bool is_synced = ::sync_file_range(file.fd, at, sync_bytes, SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER) == 0;
+    if (!is_synced && (errno == EIO || errno == ENOSPC || errno == EDQUOT)) fail(path, ": cannot be written to disk: ", reason(), ". Free space, or write elsewhere.");   // others: fsync does it
+    if (tick) tick();
+  }
   if (!write_at(file, &trailer, trailer_bytes, trailer.length)) fail(path, ": cannot be written: ", reason(), ". Free space, or write elsewhere.");
   write_back(path, file, trailer.length, tick);
   if (::fsync(file.fd) != 0) fail(path, ": cannot be written to disk: ", reason(), ". Free space, or write elsewhere.");

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 
 namespace lockstep {
 
@@ -13,6 +14,9 @@ namespace lockstep {
 std::uint32_t crc32c(const void* data, std::size_t bytes, std::uint32_t crc = 0);
 /// The same where the CPU has no such instruction; declared so that a test can compare both.
 std::uint32_t crc32c_by_table(const void* data, std::size_t bytes, std::uint32_t crc = 0);
+
+inline constexpr std::int64_t seal_bytes = 48;            // of the trailer
+inline constexpr std::string_view seal_magic = "LOCKSEAL"; // that it begins with
 
 struct ByteRange {
   std::int64_t begin = 0, end = 0;

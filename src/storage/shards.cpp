@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "base/in_order.hpp"
 #include "storage/descriptor.hpp"
 #include "storage/hdf5.hpp"
 #include "storage/sealed_file.hpp"
@@ -21,6 +22,7 @@ namespace lockstep {
 namespace {
 
 namespace fs = std::filesystem;
+constexpr std::size_t opening_threads = 16;
 
 struct ShardName {
   std::string split;
@@ -60,41 +62,6 @@ std::string joined(const std::vector<std::string>& words) {
   return text;
 }
 
-/// The names of all shards of a split, by index; Error unless it is one whole set.
-std::vector<std::string> whole_set(const std::string& folder, const std::string& split) {
-  std::map<int, std::set<int>> found;       // count in the name -> which indices are there; no memory for those that are not
-  std::string partial;
-  for (const std::string& file : files_in(folder)) {
-    if (const auto name = parse_name(file); name && name->split == split) {
-      found[name->count].insert(name->index);
-    }
-    if (file.ends_with(".partial"))
-      if (const auto name = parse_name(std::string_view(file).substr(0, file.size() - 8)); name && name->split == split) partial = file;
-  }
-  const std::string unfinished = partial.empty() ? "" : " A conversion did not finish (" + partial + "): run lockstep-convert again.";
-  if (found.empty()) {
-    const std::vector<std::string> splits = splits_in(folder);
-    if (splits.empty()) fail(folder, ": holds no shards (", shard_name(split, 0, 16), ", ...).", unfinished.empty() ? " Make them with lockstep-convert, or mend data.path." : unfinished);
-    fail(folder, ": has no split \"", split, "\"; it has ", joined(splits), ".", unfinished.empty() ? did_you_mean(split, splits) + " Set data.train_split or data.eval_split." : unfinished);
-  }
-  if (found.size() > 1) {
-    std::vector<std::string> sets;
-    for (const auto& [count, indices] : found) sets.push_back(text_of(indices.size(), " of ", shard_name(split, 0, count).substr(split.size() + 6)));
-    fail(folder, ": holds shards of more than one conversion of \"", split, "\": ", joined(sets), ". Keep one set and remove the others.");
-  }
-  const auto& [count, indices] = *found.begin();
-  if (const auto missing = count - std::ssize(indices); missing > 0) {
-    int index = 0;
-    while (indices.contains(index)) ++index;
-    const std::string first = shard_name(split, index, count);
-    fail(folder, ": ", first, missing > 1 ? text_of(" and ", missing - 1, " more of ", count, " shards are missing.") : " is missing.",
-         unfinished.empty() ? " Copy the whole folder, on every node, or run lockstep-convert again." : unfinished);
-  }
-  std::vector<std::string> names;
-  for (const int index : indices) names.push_back(shard_name(split, index, count));
-  return names;
-}
-
 /// What one shard says of itself.
 struct ShardContent {
   ShardHeader header;
@@ -102,9 +69,8 @@ struct ShardContent {
   std::vector<ImageRecord> records;
 };
 
-/// The seal is verified, then the header and where each image lies; no value is believed that would lead outside the pixels.
+/// Of a file whose seal was verified: the header and where each image lies; no value is believed that would lead outside the pixels.
 ShardContent read_shard(const std::string& path, int shard) {
-  verify_seal(path);
   const H5File file = H5File::open(path);
   require(file.has_attribute("format") && file.text_attribute("format") == shard_format, path, ": is no shard of images. data.path must hold what lockstep-convert made.");
   const std::int64_t version = file.integer_attribute("version");
@@ -165,6 +131,22 @@ std::string different_attribute(const ShardHeader& a, const ShardHeader& b) {
   return a.source != b.source ? "source" : "";
 }
 
+/// "3, 7-9" of {3, 7, 8, 9}.
+std::string ranges(const std::vector<std::size_t>& numbers) {
+  constexpr std::size_t shown = 12;
+  std::string text;
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < numbers.size(); ++count) {
+    std::size_t last = i;
+    while (last + 1 < numbers.size() && numbers[last + 1] == numbers[last] + 1) ++last;
+    if (count == shown) return text + ", ...";
+    text += text_of(text.empty() ? "" : ", ", numbers[i]);
+    if (last > i) text += text_of("-", numbers[last]);
+    i = last + 1;
+  }
+  return text;
+}
+
 /// What is wrong with one image, read into `pixels`; empty when nothing is.
 std::string read_image(const Descriptor& file, const ImageRecord& record, std::uint8_t* pixels) {
   const std::int64_t got = read_at(file, pixels, record.bytes(), record.offset);
@@ -173,10 +155,26 @@ std::string read_image(const Descriptor& file, const ImageRecord& record, std::u
   return crc32c(pixels, static_cast<std::size_t>(got)) == record.crc ? "" : "differs from its checksum";
 }
 
+/// Of a shard whose seal holds: which images do not, in words; empty when all do.
+std::string damaged_images(const std::string& path, const std::vector<ImageRecord>& records) {
+  const Descriptor file(path, O_RDONLY);
+  if (!file) return "cannot be opened: " + reason();
+  std::vector<std::size_t> damaged;
+  std::vector<std::uint8_t> pixels;
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    pixels.resize(static_cast<std::size_t>(records[i].bytes()));
+    if (!read_image(file, records[i], pixels.data()).empty()) damaged.push_back(i);
+  }
+  if (damaged.empty()) return "";
+  const std::vector<std::string> names = H5File::open(path).read_texts("/names");
+  return text_of(damaged.size(), " of ", records.size(), " images differ from their checksums, the first is image ", damaged[0], " (", names.at(damaged[0]), ")",
+                 damaged.size() > 1 ? "; images " + ranges(damaged) : "");
+}
+
 }  // namespace
 
 struct Dataset::State {
-  std::string folder;
+  std::string folder, mend;
   ShardHeader header;
   std::vector<std::string> files;
   std::vector<std::int64_t> first;            // id of each shard's first image
@@ -213,13 +211,15 @@ struct Dataset::State {
   }
 };
 
-Dataset::Dataset(const std::string& folder, const std::string& split) : state_(std::make_unique<State>()) {
+Dataset::Dataset(const std::string& folder, const std::string& split, std::string mend) : state_(std::make_unique<State>()) {
   State& s = *state_;
-  s.folder = folder;
-  const std::vector<std::string> names = whole_set(folder, split);
-  for (const std::string& name : names) {
-    const std::string path = (fs::path(folder) / name).string();
-    ShardContent content = read_shard(path, static_cast<int>(s.files.size()));
+  s.folder = folder, s.mend = std::move(mend);
+  const std::vector<std::string> names = shard_files(folder, split);
+  const auto path_of = [&](std::int64_t shard) { return (fs::path(folder) / names[static_cast<std::size_t>(shard)]).string(); };
+  // Seals side by side: of thousands of shards on a network file system each costs several round trips.
+  in_order(std::ssize(names), static_cast<int>(std::min<std::size_t>(names.size(), opening_threads)), [&](std::int64_t i) { return verify_seal(path_of(i)), 0; }, [&](std::int64_t shard, int) {
+    const std::string &name = names[static_cast<std::size_t>(shard)], path = path_of(shard);
+    ShardContent content = read_shard(path, static_cast<int>(shard));
     const std::optional<ShardName> said = parse_name(name);
     require(content.header.split == split && content.index == said->index && content.count == said->count, path, ": was made as ",
             shard_name(content.header.split, static_cast<int>(content.index), static_cast<int>(content.count)), " and renamed. Give it back its name.");
@@ -229,7 +229,7 @@ Dataset::Dataset(const std::string& folder, const std::string& split) : state_(s
     s.files.push_back(path);
     s.first.push_back(static_cast<std::int64_t>(s.records.size()));
     s.records.insert(s.records.end(), content.records.begin(), content.records.end());
-  }
+  });
   require(size() == s.header.split_images, folder, ": the shards of \"", split, "\" hold ", size(), " images; their headers say ", s.header.split_images, ". Convert again.");
   require(size() > 0, folder, ": the split \"", split, "\" has no images.");
   for (const ImageRecord& record : s.records) s.max_image_bytes = std::max(s.max_image_bytes, record.bytes());
@@ -256,7 +256,7 @@ void Dataset::read(std::int64_t id, std::uint8_t* pixels) const {
     name = name_of(id);
   } catch (const Error&) {   // the first fault is the one to tell
   }
-  fail(state_->files[shard], ": image ", id - state_->first[shard], " (", name, ") ", wrong, ". Use a whole copy of this shard, or convert again.");
+  fail(state_->files[shard], ": image ", id - state_->first[shard], " (", name, ") ", wrong, ". ", state_->mend);
 }
 
 std::string Dataset::name_of(std::int64_t id) const {
@@ -280,6 +280,40 @@ std::vector<std::string> splits_in(const std::string& folder) {
   return splits;
 }
 
+std::vector<std::string> shard_files(const std::string& folder, const std::string& split) {
+  std::map<int, std::set<int>> found;       // count in the name -> which indices are there; no memory for those that are not
+  std::string partial;
+  for (const std::string& file : files_in(folder)) {
+    if (const auto name = parse_name(file); name && name->split == split) {
+      found[name->count].insert(name->index);
+    }
+    if (file.ends_with(".partial"))
+      if (const auto name = parse_name(std::string_view(file).substr(0, file.size() - 8)); name && name->split == split) partial = file;
+  }
+  const std::string unfinished = partial.empty() ? "" : " A conversion did not finish (" + partial + "): run lockstep-convert again.";
+  if (found.empty()) {
+    const std::vector<std::string> splits = splits_in(folder);
+    if (splits.empty()) fail(folder, ": holds no shards (", shard_name(split, 0, 16), ", ...).", unfinished.empty() ? " Make them with lockstep-convert, or mend data.path." : unfinished);
+    fail(folder, ": has no split \"", split, "\"; it has ", joined(splits), ".", unfinished.empty() ? did_you_mean(split, splits) + " Set data.train_split or data.eval_split." : unfinished);
+  }
+  if (found.size() > 1) {
+    std::vector<std::string> sets;
+    for (const auto& [count, indices] : found) sets.push_back(text_of(indices.size(), " of ", shard_name(split, 0, count).substr(split.size() + 6)));
+    fail(folder, ": holds shards of more than one conversion of \"", split, "\": ", joined(sets), ". Keep one set and remove the others.");
+  }
+  const auto& [count, indices] = *found.begin();
+  if (const auto missing = count - std::ssize(indices); missing > 0) {
+    int index = 0;
+    while (indices.contains(index)) ++index;
+    const std::string first = shard_name(split, index, count);
+    fail(folder, ": ", first, missing > 1 ? text_of(" and ", missing - 1, " more of ", count, " shards are missing.") : " is missing.",
+         unfinished.empty() ? " Copy the whole folder, on every node, or run lockstep-convert again." : unfinished);
+  }
+  std::vector<std::string> names;
+  for (const int index : indices) names.push_back(shard_name(split, index, count));
+  return names;
+}
+
 std::string shard_name(const std::string& split, int index, int count) {
   const auto five = [](int number) {
     const std::string digits = std::to_string(number);
@@ -288,26 +322,25 @@ std::string shard_name(const std::string& split, int index, int count) {
   return split + "-" + five(index) + "-of-" + five(count) + ".h5";
 }
 
+std::string shard_damage(const std::string& path) {
+  if (std::string damage = damage_of(path); !damage.empty()) return damage;
+  try {
+    return damaged_images(path, read_shard(path, 0).records);
+  } catch (const Error& error) {
+    const std::string words = error.what();
+    return words.starts_with(path + ": ") ? words.substr(path.size() + 2) : words;
+  }
+}
+
 std::string inspect_shard(const std::string& path) {
+  verify_seal(path);
   const ShardContent content = read_shard(path, 0);
   const ShardHeader& h = content.header;
-  const Descriptor file(path, O_RDONLY);
-  if (!file) fail(path, ": cannot be opened: ", reason(), ".");
+  const std::string damage = damaged_images(path, content.records);
+  require(damage.empty(), path, ": ", damage, ". Use a whole copy of this shard, or convert again.");
   std::vector<std::int64_t> images_of(h.classes.size());
-  std::vector<std::size_t> damaged;
   std::int64_t bytes = 0;
-  std::vector<std::uint8_t> pixels;
-  for (std::size_t i = 0; i < content.records.size(); ++i) {
-    const ImageRecord& record = content.records[i];
-    images_of[static_cast<std::size_t>(record.label)] += 1, bytes += record.bytes();
-    pixels.resize(static_cast<std::size_t>(record.bytes()));
-    if (!read_image(file, record, pixels.data()).empty()) damaged.push_back(i);
-  }
-  if (!damaged.empty()) {
-    const std::vector<std::string> names = H5File::open(path).read_texts("/names");
-    fail(path, ": ", damaged.size(), " of ", content.records.size(), " images differ from their checksums, the first is image ", damaged[0], " (", names.at(damaged[0]),
-         "). Use a whole copy of this shard, or convert again.");
-  }
+  for (const ImageRecord& record : content.records) images_of[static_cast<std::size_t>(record.label)] += 1, bytes += record.bytes();
   const auto numbers = [](const std::vector<double>& values) {
     std::string text;
     for (const double value : values) text += text_of(text.empty() ? "" : ", ", value);

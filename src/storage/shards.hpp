@@ -64,7 +64,8 @@ struct ImageRecord {                         // where an image lies
 class Dataset {
  public:
   /// Verifies seals, headers (equal classes, sizes), and that no shard is missing.  Error names the file and what to do.
-  Dataset(const std::string& folder, const std::string& split);
+  /// mend: what to do about a damaged image.
+  Dataset(const std::string& folder, const std::string& split, std::string mend = "Use a whole copy of this shard, or convert again.");
   ~Dataset();
   Dataset(Dataset&&) noexcept;
   const ShardHeader& header() const&;
@@ -88,6 +89,10 @@ class Dataset {
 /// Splits that a folder has shards of, sorted; Error when the folder does not exist.
 std::vector<std::string> splits_in(const std::string& folder);
 std::string shard_name(const std::string& split, int index, int count);
+/// The names of a split's shards, by index; Error unless it is one whole set.
+std::vector<std::string> shard_files(const std::string& folder, const std::string& split);
+/// What is wrong with a shard, its seal and every image; empty when nothing is.
+std::string shard_damage(const std::string& path);
 /// Header, counts, images a class and the outcome of every checksum, as text (`lockstep inspect SHARD`).  Error if anything is damaged.
 std::string inspect_shard(const std::string& path);
 

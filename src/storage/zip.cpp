@@ -9,6 +9,7 @@
 #include <set>
 
 #include "base/error.hpp"
+#include "storage/aside_file.hpp"
 #include "storage/named_array.hpp"
 
 namespace lockstep {

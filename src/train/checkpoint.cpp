@@ -1,12 +1,10 @@
 #include "train/checkpoint.hpp"
 
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
 
+#include "storage/aside_file.hpp"
 #include "storage/hdf5.hpp"
 #include "storage/sealed_file.hpp"
 
@@ -88,15 +86,6 @@ RunProgress progress_in(const H5File& file) {
   return progress;
 }
 
-/// Removes the temporary file unless it was published.
-struct Unfinished {
-  std::string path;
-  bool is_published = false;
-  ~Unfinished() {
-    if (!is_published) ::unlink(path.c_str());
-  }
-};
-
 }  // namespace
 
 void write_checkpoint(const std::string& path, const CheckpointHeader& header, const TrainingState& state, const Parameters& layout,
@@ -105,9 +94,8 @@ void write_checkpoint(const std::string& path, const CheckpointHeader& header, c
   require_finite(state.running, "a running statistic of batch norm");
   for (const MomentValues& m : state.moments) require_finite(m.values, m.name);
 
-  Unfinished temporary{path + ".partial"};
-  ::unlink(temporary.path.c_str());
-  H5File file = H5File::create(temporary.path);
+  AsideFile written(path);
+  H5File file = H5File::create(written.aside());
   file.set_attribute("format", std::string(format_name));
   file.set_attribute("version", format_version);
   file.set_attribute("model", header.model);
@@ -147,10 +135,8 @@ void write_checkpoint(const std::string& path, const CheckpointHeader& header, c
   }
   visit_progress(state.progress, [&](const char* name, const auto& value) { file.write(std::string("/progress/") + name, type_of(value), one, &value), tick(); });
   file.close();
-  tick();
-  seal(temporary.path, {}, tick);
-  publish(temporary.path, path);
-  temporary.is_published = true;
+  seal(written.aside(), {}, tick);
+  written.publish();
 }
 
 bool is_checkpoint(const std::string& path) {
@@ -192,8 +178,9 @@ TrainingState read_checkpoint(const std::string& path, const Parameters& layout,
   return state;
 }
 
-WeightFile read_checkpoint_weights(const std::string& path) {
+WeightFile read_checkpoint_weights(const std::string& path, CheckpointHeader& header) {
   const H5File file = open_verified(path);
+  header = header_in(file);
   WeightFile weights{.path = path, .form = "a checkpoint of lockstep", .bytes = {}, .arrays = {}, .beside = {}, .notes = {}};
   const std::string group = "/model";
   const std::vector<H5DatasetInfo> datasets = file.list(group);

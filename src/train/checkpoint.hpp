@@ -65,8 +65,8 @@ RunProgress read_checkpoint_progress(const std::string& path);
 /// Weights into `layout`'s order.  Error naming file, model, count or tensor when they do not fit.  with_optimizer: moments must be there too.
 TrainingState read_checkpoint(const std::string& path, const Parameters& layout, const ModelConfig& model, bool with_optimizer,
                               const std::vector<std::string>& moment_names);
-/// What lies in /model: f32, num_batches_tracked i64, under torchvision's names.
-WeightFile read_checkpoint_weights(const std::string& path);
+/// What lies in /model: f32, num_batches_tracked i64, under torchvision's names.  The header comes with it.
+WeightFile read_checkpoint_weights(const std::string& path, CheckpointHeader& header);
 /// Error, ending with `advice`, where a checkpoint's classes are known and not the shards'.  shards: what they are called in it.
 void require_same_classes(const std::string& path, const std::vector<std::string>& of_file, const std::string& shards, const std::vector<std::string>& of_shards, const std::string& advice);
 

@@ -47,8 +47,8 @@ std::int64_t step_of(const std::string& path) {
 std::vector<std::string> checkpoints_in(const std::string& folder) {
   std::vector<std::string> files;
   std::error_code none;                  // no such folder: no checkpoints
-  for (const auto& entry : fs::directory_iterator(folder, none))
-    if (step_of(entry.path()) >= 0) files.push_back(entry.path());
+  for (fs::directory_iterator entry(folder, none), end; !none && entry != end; entry.increment(none))
+    if (step_of(entry->path()) >= 0) files.push_back(entry->path());
   std::sort(files.begin(), files.end(), [](const auto& a, const auto& b) { return step_of(a) > step_of(b); });
   return files;
 }
@@ -102,10 +102,9 @@ struct CheckpointWriter::State {
 CheckpointWriter::CheckpointWriter(std::string folder, const CheckpointConfig& config, std::int64_t steps_per_epoch,
                                    std::function<void(const std::string&)> say, std::function<void()> tick)
     : state_(new State{std::move(folder), config, steps_per_epoch, std::move(say), std::move(tick), {}, {}}) {
-  for (const auto& entry : fs::directory_iterator(state_->folder)) {   // left by a run that was killed while it wrote
-    std::error_code ignored;
-    if (entry.path().extension() == ".partial") fs::remove(entry.path(), ignored);
-  }
+  std::error_code none, ignored;
+  for (fs::directory_iterator entry(state_->folder, none), end; !none && entry != end; entry.increment(none))
+    if (entry->path().extension() == ".partial") fs::remove(entry->path(), ignored);   // left by a run that was killed while it wrote
 }
 
 CheckpointWriter::~CheckpointWriter() { state_->join(); }
@@ -130,7 +129,12 @@ void CheckpointWriter::write(CheckpointHeader header, TrainingState state, const
 
 void CheckpointWriter::finish() {
   state_->join();
-  if (state_->failure) std::rethrow_exception(state_->failure);
+  if (!state_->failure) return;
+  try {
+    std::rethrow_exception(state_->failure);
+  } catch (const Error& error) {
+    fail_with(error.code(), "the last checkpoint could not be written: ", error.what(), " Started again, the run goes on from an earlier one.");
+  }
 }
 
 }  // namespace lockstep

@@ -12,7 +12,7 @@
 #include <tuple>
 
 #include "base/error.hpp"
-#include "train/run_folder.hpp"
+#include "storage/aside_file.hpp"
 
 namespace lockstep {
 namespace {
@@ -122,7 +122,7 @@ void write_evaluation(const std::string& folder, const EvaluationFile& file) {
   json["mistakes"] = Json::array();
   for (const Mistake& m : e.mistakes)
     json["mistakes"].push_back({{"image", m.image}, {"label", m.label}, {"predicted", m.predicted}, {"probability", m.probability}, {"loss", m.loss}});
-  write_aside(path_in(folder), json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+  write_whole_file(path_in(folder), {json.dump(1, ' ', false, Json::error_handler_t::replace), "\n"});
 }
 
 std::optional<EvaluationFile> read_evaluation(const std::string& folder) {

@@ -1,36 +1,25 @@
 #include "train/metrics.hpp"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <mutex>
+#include <optional>
 
 #include "base/error.hpp"
+#include "storage/appended_file.hpp"
+#include "storage/aside_file.hpp"
 
 namespace lockstep {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// Appends by one write, so that a killed run leaves no half line and two programs do not mix.
-void append_line(const std::string& path, const std::string& line) {
-  const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  require(descriptor >= 0, path, " cannot be opened: ", std::strerror(errno), ". Check its permissions and free space.");
-  const std::string text = line + "\n";
-  const ssize_t written = ::write(descriptor, text.data(), text.size());
-  const int reason = errno;
-  ::close(descriptor);
-  require(written == static_cast<ssize_t>(text.size()), path, " cannot be written: ", written < 0 ? std::strerror(reason) : "the disk is full", ". Free some space.");
-}
 
 /// Whether a line of an earlier try stays when the run goes on at `step`.
 bool stays(const std::string& line, std::int64_t step, std::int64_t evaluated_step) {
@@ -41,29 +30,32 @@ bool stays(const std::string& line, std::int64_t step, std::int64_t evaluated_st
   return std::visit([](const auto& r) { return r.step; }, *record) <= (is_of_training ? std::min(step, evaluated_step) : step);
 }
 
+/// Nothing is written where nothing is taken out: a resume needs no space for it.
 void take_out_later_records(const std::string& path, std::int64_t step, std::int64_t evaluated_step) {
   std::ifstream in(path);
   if (!in) return;
   std::string kept, line;
-  while (std::getline(in, line))
-    if (stays(line, step, evaluated_step)) kept += line + "\n";
-  const std::string temporary = path + ".partial";
-  std::ofstream out(temporary, std::ios::trunc);
-  out << kept << std::flush;
-  require(out.good(), temporary, " cannot be written. Check permissions and free space.");
-  fs::rename(temporary, path);
+  bool is_whole = true;
+  while (std::getline(in, line)) {
+    const bool is_kept = stays(line, step, evaluated_step);
+    if (is_kept) kept += line + "\n";
+    is_whole = is_whole && is_kept && !in.eof();   // at the end of the file: a line without its end
+  }
+  if (!is_whole) write_whole_file(path, {kept});
 }
 
 class JsonSink final : public Sink {
  public:
-  explicit JsonSink(std::string path) : path_(std::move(path)) {}
-  void start(const StartRecord& r) override { append_line(path_, to_line(r)); }
-  void train(const TrainRecord& r) override { append_line(path_, to_line(r)); }
-  void eval(const EvalRecord& r) override { append_line(path_, to_line(r)); }
-  void phases(const PhaseRecord& r) override { append_line(path_, to_line(r)); }
+  JsonSink(std::string path, Warn warn) : file_(std::move(path), std::move(warn)) {}
+  void start(const StartRecord& r) override { add(r); }
+  void train(const TrainRecord& r) override { add(r); }
+  void eval(const EvalRecord& r) override { add(r); }
+  void phases(const PhaseRecord& r) override { add(r); }
+  void finish() override { file_.finish(); }
 
  private:
-  std::string path_;
+  void add(const Record& record) { file_.append(to_line(record) + "\n"); }
+  AppendedFile file_;
 };
 
 std::string percent(double fraction) {
@@ -79,14 +71,17 @@ std::string number(const char* format, double value) {
 
 }  // namespace
 
-std::unique_ptr<Sink> make_json_sink(const std::string& folder, std::int64_t step, std::int64_t evaluated_step) {
+std::unique_ptr<Sink> make_json_sink(const std::string& folder, std::int64_t step, std::int64_t evaluated_step, Warn warn) {
   const std::string path = (fs::path(folder) / "metrics.jsonl").string();
   take_out_later_records(path, step, evaluated_step);
-  return std::make_unique<JsonSink>(path);
+  return std::make_unique<JsonSink>(path, std::move(warn));
 }
 
 void append_eval_record(const std::string& folder, const EvalRecord& record) {
-  append_line((fs::path(folder) / "metrics.jsonl").string(), to_line(record));
+  AppendedFile file((fs::path(folder) / "metrics.jsonl").string());
+  file.end_line();
+  file.append(to_line(record) + "\n");
+  file.finish();
 }
 
 double wall_seconds() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
@@ -102,13 +97,15 @@ std::string duration(double seconds) {
 
 struct Console::State {
   std::mutex mutex;
-  std::string log;
+  std::optional<AppendedFile> log;
   // mpirun gives a rank a terminal as standard output even where its own goes into a file; standard error it leaves alone.
   bool is_terminal = ::isatty(STDOUT_FILENO) != 0 && ::isatty(STDERR_FILENO) != 0, has_progress = false;
 };
 
 Console::Console(const std::string& folder) : state_(std::make_unique<State>()) {
-  if (!folder.empty()) state_->log = (fs::path(folder) / "log").string();
+  if (folder.empty()) return;
+  state_->log.emplace((fs::path(folder) / "log").string(), [](const std::string& line) { std::cout << line << "\n" << std::flush; });
+  state_->log->end_line();
 }
 Console::~Console() {
   if (state_->has_progress) std::cout << "\n" << std::flush;
@@ -116,10 +113,11 @@ Console::~Console() {
 
 void Console::say(const std::string& line) {
   const std::lock_guard lock(state_->mutex);
+  std::cout.clear();                     // it may be a file on a disk that was full for a while
   if (state_->has_progress) std::cout << "\n";
   state_->has_progress = false;
   std::cout << line << "\n" << std::flush;
-  if (!state_->log.empty()) append_line(state_->log, line);
+  if (state_->log) state_->log->append(line + "\n");
 }
 
 void Console::start(const StartRecord& r) {
@@ -135,7 +133,7 @@ void Console::train(const TrainRecord& r) {
   const std::lock_guard lock(state_->mutex);
   std::cout << "\r\033[K" << line << std::flush;
   state_->has_progress = true;
-  if (!state_->log.empty()) append_line(state_->log, line);
+  if (state_->log) state_->log->append(line + "\n");
 }
 
 void Console::eval(const EvalRecord& r) {

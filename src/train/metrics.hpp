@@ -2,6 +2,7 @@
 // Rank 0 only.  Fractions are from 0 to 1, losses are means over images.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -17,13 +18,16 @@ class Sink {
   virtual void train(const TrainRecord& r) = 0;
   virtual void eval(const EvalRecord& r) = 0;
   virtual void phases(const PhaseRecord& r) = 0;
+  /// The run's end.  Error where something could not be written, up to now.
+  virtual void finish() {}
 };
+using Warn = std::function<void(const std::string&)>;   // told once when a file begins to refuse records, which are then kept and tried again
 
 /// <folder>/metrics.jsonl: one object a line, each by one append.  Records after `step` (of a run that was killed later) are taken out first,
-/// and evaluations of training after evaluated_step.
-std::unique_ptr<Sink> make_json_sink(const std::string& folder, std::int64_t step, std::int64_t evaluated_step);
-/// <folder>/events.out.tfevents.*; a resumed run marks where it goes on.
-std::unique_ptr<Sink> make_tensorboard_sink(const std::string& folder, std::int64_t step);
+/// and evaluations of training after evaluated_step, and half lines.
+std::unique_ptr<Sink> make_json_sink(const std::string& folder, std::int64_t step, std::int64_t evaluated_step, Warn warn);
+/// <folder>/events.out.tfevents.*, one a start.  Events after `step` and half ones are cut off those of earlier starts; a resumed run marks where it goes on.
+std::unique_ptr<Sink> make_tensorboard_sink(const std::string& folder, std::int64_t step, Warn warn);
 /// Appends one eval record by one write; takes no lock.
 void append_eval_record(const std::string& folder, const EvalRecord& record);
 

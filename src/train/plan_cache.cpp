@@ -1,11 +1,10 @@
 #include "train/plan_cache.hpp"
 
-#include <unistd.h>
-
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 
+#include "storage/aside_file.hpp"
 #include "train/run_folder.hpp"
 
 namespace lockstep {
@@ -20,13 +19,14 @@ std::string contents(const fs::path& path) {
 }
 
 void add_to(const fs::path& folder, const ConvChoices& choices) {
-  const fs::path path = folder / file_name, aside = path.string() + "." + std::to_string(::getpid()) + ".partial";
+  const std::string path = folder / file_name;
   ConvChoices all;
   all.read(contents(path)), all.read(choices.text());
-  std::error_code failed;                // costs the next start a few seconds, no more
   if (all.text() == contents(path)) return;
-  std::ofstream(aside, std::ios::trunc) << all.text();
-  fs::rename(aside, path, failed);
+  try {
+    write_whole_file(path, {all.text()});
+  } catch (const Error&) {               // costs the next start a few seconds, no more
+  }
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "train/run_folder.hpp"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -88,6 +89,15 @@ NamedRun find_run(const std::string& input_or_folder, std::span<const std::strin
   return {read_config(input.string(), overrides), folder};
 }
 
+void remove_leftovers(const std::string& folder) {
+  constexpr time_t recent = 600;         // seconds
+  struct stat lock {}, left {};
+  if (::stat((fs::path(folder) / "lock").c_str(), &lock) != 0) return;   // written just now
+  std::error_code none, ignored;
+  for (fs::directory_iterator entry(folder, none), end; !none && entry != end; entry.increment(none))
+    if (entry->path().extension() == ".partial" && ::stat(entry->path().c_str(), &left) == 0 && left.st_mtime + recent < lock.st_mtime) fs::remove(entry->path(), ignored);
+}
+
 ResumeDecision decide_resume(const Config& config) {
   const fs::path folder = run_folder(config.run), checkpoints = folder / "checkpoints";
   ResumeDecision decision;
@@ -126,21 +136,6 @@ void require_same_run(const Config& config, const std::string& folder) {
   for (const Difference& d : differences(before, config))
     require(!changes_result(d.key), d.key, " was ", d.before, " in ", path.string(), " and is ", d.after,
             " now: the resumed run would be neither. Set it back, or use another run.name.");
-}
-
-void write_aside(const std::string& path, const std::string& text) {
-  const std::string aside = text_of(path, ".", ::getpid(), ".partial");
-  std::error_code failed;
-  {
-    std::ofstream file(aside, std::ios::trunc);
-    file << text << std::flush;
-    if (file.good()) std::filesystem::rename(aside, path, failed);
-    else failed = std::make_error_code(std::errc::io_error);
-  }
-  if (!failed) return;
-  std::error_code ignored;
-  std::filesystem::remove(aside, ignored);
-  fail(path, " cannot be written. Check permissions and free space.");
 }
 
 }  // namespace lockstep

@@ -39,8 +39,8 @@ struct NamedRun {
 };
 /// Error for a folder without config.toml.
 NamedRun find_run(const std::string& input_or_folder, std::span<const std::string> overrides);
-/// The whole file or what was there before: written aside, then renamed.  Two processes may do so at once.
-void write_aside(const std::string& path, const std::string& text);
+/// Removes what killed processes have left half-written, to be called under the lock; files of the last ten minutes may be another command's.
+void remove_leftovers(const std::string& folder);
 /// By run.resume: auto, never, or a path.  Errors: a used folder with never (names a free one), no such file, none valid.
 ResumeDecision decide_resume(const Config& config);
 /// Error with key, old and new when a key that changes the result differs from the folder's config.toml; run.epochs may grow.

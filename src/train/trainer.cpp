@@ -32,12 +32,15 @@ void Trainer::each_sink(Call&& call) {
 
 /// What passes while it lives is left out of rates, and is that phase's.
 struct Trainer::NotTraining {
-  NotTraining(Times& t, double& seconds_of_phase) : times(t), phase(seconds_of_phase), start(stopwatch_seconds()) {}
+  NotTraining(Trainer& trainer, double PhaseRecord::* seconds_of_phase)
+      : times(trainer.times_), watch(trainer.data_watch_), phase(trainer.times_.phases.*seconds_of_phase), start(stopwatch_seconds()) {}
   ~NotTraining() {
     const double passed = stopwatch_seconds() - start;
     times.run_start += passed, times.record_start += passed, phase += passed;
+    watch.leave_out(passed);
   }
   Times& times;
+  DataWatch& watch;
   double& phase;
   double start;
 };
@@ -58,8 +61,9 @@ Trainer::Trainer(Device& device, Communicator& comm, const RunSetting& setting, 
     const std::string folder = setting.folder;
     writer_ = std::make_unique<CheckpointWriter>(folder + "/checkpoints", plan_.config.checkpoint, plan_.steps_per_epoch,
                                                  [this](const std::string& line) { console_.say(line); }, [this] { progress_.tick(); });
-    sinks_.push_back(make_json_sink(folder, run_.step, run_.evaluated_step));
-    sinks_.push_back(make_tensorboard_sink(folder, run_.step));
+    const auto warn = [this](const std::string& line) { console_.say(line); };
+    sinks_.push_back(make_json_sink(folder, run_.step, run_.evaluated_step, warn));
+    sinks_.push_back(make_tensorboard_sink(folder, run_.step, warn));
   }
   start.step = run_.step;
   each_sink([&](Sink& sink) { sink.start(start); });
@@ -106,6 +110,7 @@ int Trainer::run() {
   rehearse();
   say_memory();
   times_.run_start = times_.record_start = times_.checkpoint = times_.phases_start = stopwatch_seconds();
+  data_watch_.begin();
   times_.phases.start = times_.run_start - setting_.process_start;
   times_.step_at_record = run_.step;
   bool is_first = true;
@@ -129,7 +134,7 @@ int Trainer::run() {
       console_.say(text_of("first step ", std::round(10 * (stopwatch_seconds() - setting_.process_start)) / 10, " s after start"));
     is_first = false;
     const bool is_epoch_end = run_.step % plan_.steps_per_epoch == 0;
-    if (run_.step % plan_.config.run.log_every == 0 || is_epoch_end || run_.step == plan_.total_steps) record();
+    if (run_.step % plan_.config.run.log_every == 0 || is_epoch_end || run_.step == plan_.total_steps) record(is_epoch_end);
     if (is_epoch_end) end_epoch();
   }
 }
@@ -236,7 +241,7 @@ bool Trainer::is_checkpoint_due() const {
 }
 
 bool Trainer::evaluate() {
-  const NotTraining pause(times_, times_.phases.evaluation);
+  const NotTraining pause(*this, &PhaseRecord::evaluation);
   progress_.phase = Phase::evaluation;
   fold_metrics();                        // training's sums lie where evaluation's will
   std::optional<Evaluation> result;
@@ -250,13 +255,15 @@ bool Trainer::evaluate() {
   if (result->top1 > run_.best_top1) run_.best_top1 = result->top1, run_.best_step = run_.step;
   const double epoch = static_cast<double>(run_.step) / static_cast<double>(plan_.steps_per_epoch);
   each_sink([&](Sink& sink) { sink.eval({.step = run_.step, .epoch = epoch, .loss = result->loss, .top1 = result->top1, .top5 = result->top5, .images = result->images}); });
-  if (comm_.rank() == 0) write_evaluation(setting_.folder, {.step = run_.step, .checkpoint = "", .data = plan_.config.data.path, .split = setting_.eval->header().split,
-                                                             .class_names = setting_.eval->header().classes, .result = *result});
+  try_to_write("evaluation.json", [&] {
+    write_evaluation(setting_.folder, {.step = run_.step, .checkpoint = "", .data = plan_.config.data.path, .split = setting_.eval->header().split,
+                                       .class_names = setting_.eval->header().classes, .result = *result});
+  });
   return true;
 }
 
 void Trainer::save() {
-  const NotTraining pause(times_, times_.phases.checkpoint);
+  const NotTraining pause(*this, &PhaseRecord::checkpoint);
   const Phase before = progress_.phase;
   progress_.phase = Phase::checkpoint;
   fold_metrics();
@@ -297,7 +304,7 @@ void Trainer::require_converging() {
             " Lower optimizer.learning_rate, raise schedule.warmup_epochs, or set optimizer.clip_norm.");
 }
 
-void Trainer::record() {
+void Trainer::record(bool is_epoch_end) {
   fold_metrics();
   require_converging();
   const OptimizerStatus status = optimizer_.status(device_);
@@ -315,6 +322,8 @@ void Trainer::record() {
                            .seconds_left = static_cast<double>(plan_.total_steps - run_.step) * step_seconds,
                            .epochs = static_cast<double>(plan_.total_steps) / static_cast<double>(plan_.steps_per_epoch)};
   each_sink([&](Sink& sink) { sink.train(record); });
+  const std::string advice = data_watch_.look(comm_, *loader_, *setting_.train, plan_.config.data, is_epoch_end);
+  if (!advice.empty() && !cache_) console_.say(advice);
   run_.since_record = {};
   times_.record_start = now, times_.wait_at_record = wait, times_.images_at_record = times_.images, times_.step_at_record = run_.step;
 }
@@ -335,28 +344,35 @@ void Trainer::record_phases() {
   times_.phases = {}, times_.phases_start = now, times_.wait_at_phases = wait;
 }
 
-/// The page of the run so far.  A run does not end for it.
-void Trainer::report() {
+/// A run does not end for a file that is made anew each time; rank 0's.
+template <class Write>
+void Trainer::try_to_write(const std::string& what, Write&& write) {
   if (comm_.rank() != 0) return;
-  const NotTraining pause(times_, times_.phases.evaluation);
   try {
-    write_report(setting_.folder, setting_.eval);
+    write();
+    failed_.erase(what);
   } catch (const std::exception& error) {
-    if (!has_failed_report_) console_.say(text_of("warning: no report: ", error.what()));
-    has_failed_report_ = true;
+    if (failed_.insert(what).second) console_.say(text_of("warning: no ", what, " of step ", run_.step, ": ", error.what()));
   }
+}
+
+/// The page of the run so far.
+void Trainer::report() {
+  const NotTraining pause(*this, &PhaseRecord::evaluation);
+  try_to_write("report", [this] { write_report(setting_.folder, setting_.eval); });
 }
 
 int Trainer::finish(bool is_stopped) {
   if (run_.step > first_step_ && run_.step != saved_step_) save();
   progress_.phase = Phase::finishing;
   if (writer_) {                         // renamed and fsynced before the barrier below
-    const NotTraining pause(times_, times_.phases.checkpoint);
+    const NotTraining pause(*this, &PhaseRecord::checkpoint);
     writer_->finish();
   }
   record_phases();
   loader_.reset();
   report();
+  each_sink([](Sink& sink) { sink.finish(); });
   comm_.barrier();
   if (!is_stopped) {
     if (comm_.rank() == 0 && run_.best_step >= 0)

@@ -2,9 +2,10 @@
 // In: a resolved plan, the data sets, where to go on.  Out: the exit code; checkpoints, metrics and log in the run's folder.
 #pragma once
 #include <map>
-#include <memory>
-#include <string>
 #include <compare>
+#include <memory>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "comm/communicator.hpp"
@@ -13,6 +14,7 @@
 #include "optim/optimizer.hpp"
 #include "storage/shards.hpp"
 #include "train/checkpoint_folder.hpp"
+#include "train/data_wait.hpp"
 #include "train/evaluate.hpp"
 #include "train/metrics.hpp"
 #include "train/network.hpp"
@@ -73,10 +75,11 @@ class Trainer {
   bool evaluate();                       // false: stopped meanwhile
   void save();
   void fold_metrics();
-  void record();
+  void record(bool is_epoch_end);
   void end_epoch();
   void record_phases();
   void report();
+  template <class Write> void try_to_write(const std::string& what, Write&& write);
   void require_converging();
   int finish(bool is_stopped);
   void fill_cache();
@@ -110,9 +113,10 @@ class Trainer {
   RunProgress run_;
   std::int64_t first_step_ = 0;          // where this process went on
   std::int64_t saved_step_ = -1;
-  bool has_failed_report_ = false;       // it was said
+  std::set<std::string> failed_;         // files beside the run's state whose failing was said
   bool has_improved_ = false;            // the last evaluation was the best: it gets a checkpoint
   Times times_;
+  DataWatch data_watch_;
 };
 
 }  // namespace lockstep

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "models/models.hpp"
+#include "storage/hdf5.hpp"
 #include "storage/safetensors.hpp"
 #include "storage/torch_file.hpp"
 #include "train/name_patterns.hpp"
@@ -30,7 +31,6 @@ bool has(const Arrays& arrays, const std::string& name, const std::vector<std::i
   return found != arrays.end() && found->second->shape == shape;
 }
 
-bool is_checkpoint_file(const std::vector<char>& bytes) { return bytes.size() >= 4 && std::memcmp(bytes.data(), "\x89HDF", 4) == 0; }
 
 void remove_parallel(WeightFile& file) {
   std::set<std::string> names;
@@ -98,13 +98,16 @@ std::int64_t count_in(const NamedArray& array) {
 
 Weights read_weights(const std::string& path) {
   Weights weights;
+  if (is_hdf5(path)) {                   // its seal is verified, then what is wanted is read: optimizer states are not
+    CheckpointHeader header;
+    weights.file = read_checkpoint_weights(path, header);
+    weights.class_names = header.class_names, weights.config = header.config;
+    return weights;
+  }
   weights.file.bytes = bytes_of_file(path);
   weights.file.path = path;
   const std::vector<char>& bytes = weights.file.bytes;
-  if (is_checkpoint_file(bytes)) {
-    const CheckpointHeader header = read_checkpoint_header(path);
-    weights = {.file = read_checkpoint_weights(path), .class_names = header.class_names, .config = header.config};
-  } else if (is_safetensors(bytes) || path.ends_with(".safetensors")) {   // first: a header of 640 bytes begins as a pickle does
+  if (is_safetensors(bytes) || path.ends_with(".safetensors")) {   // first: a header of 640 bytes begins as a pickle does
     read_safetensors(weights.file);
   } else if (is_torch_file(bytes) || path.ends_with(".pth") || path.ends_with(".pt")) {
     read_torch_file(weights.file);

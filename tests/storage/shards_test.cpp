@@ -203,6 +203,35 @@ TEST(Shards, TwoHundredRandomFlippedBitsAreEachNoticed) {
   }
 }
 
+TEST(Shards, EveryFlippedByteOfAnImageIsNoticedAndTheImageNamed) {
+  const ScratchFolder folder;
+  write_set(folder.path(), false, 20, 1);
+  const std::string path = folder / "train-00000-of-00001.h5", whole = read_file(path);
+  const Dataset data(folder.path(), "train");
+  const auto begin = static_cast<std::size_t>(data.records()[0].offset), end = begin + 20 * 90;
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    if ((i < begin || i >= end) && i % 11 != 0) continue;   // of what the seal covers, a part
+    std::string damaged = whole;
+    damaged[i] = static_cast<char>(damaged[i] ^ (1 + i % 255));
+    write_file(path, damaged);
+    const std::string message = complaint_of_reading(folder.path());
+    if (i < begin || i >= end) EXPECT_EQ(message.find(path + ": "), 0u) << i << ": " << message;
+    else EXPECT_SAYS(message, path + ": image " + std::to_string((i - begin) / 90) + " (cat/" + std::to_string((i - begin) / 90) + ".jpg) differs from its checksum");
+  }
+}
+
+TEST(Shards, DamagedImagesAreToldAsRanges) {
+  const ScratchFolder folder;
+  write_set(folder.path(), false, 20, 1);
+  const std::string path = folder / "train-00000-of-00001.h5";
+  std::string bytes = read_file(path);
+  const auto records = Dataset(folder.path(), "train");
+  for (const std::size_t image : {3, 4, 5, 9, 19}) bytes[static_cast<std::size_t>(records.records()[image].offset) + 7] ^= 1;
+  write_file(path, bytes);
+  EXPECT_SAYS(complaint([&] { inspect_shard(path); }), path + ": 5 of 20 images differ from their checksums, the first is image 3 (cat/3.jpg); images 3-5, 9, 19. Use a whole copy");
+  EXPECT_EQ(shard_damage(path), "5 of 20 images differ from their checksums, the first is image 3 (cat/3.jpg); images 3-5, 9, 19");
+}
+
 TEST(Shards, ADamagedImageIsNamedAndOthersAreStillRead) {
   const ScratchFolder folder;
   write_set(folder.path(), false, 20, 2);

@@ -269,7 +269,7 @@ TEST_P(PretrainedWeights, GivePyTorchsFloat64LogitsAndGoBackIntoItsModelWithStri
   CheckpointHeader header;
   header.model = c.model.name, header.classes = 1000;
   write_checkpoint(folder / "checkpoint.h5", header, state, network.parameters(), [] {});
-  const WeightFile stored = read_checkpoint_weights(folder / "checkpoint.h5");
+  const WeightFile stored = read_checkpoint_weights(folder / "checkpoint.h5", header);
   write_torch_file(folder / "back.pth", stored.arrays), write_safetensors(folder / "back.safetensors", stored.arrays, {});
   run_in(folder, text_of(R"(
 import torch, torchvision

@@ -11,6 +11,7 @@
 #include "train/commands/watch.hpp"
 #include "train/network.hpp"
 #include "train/run_plan.hpp"
+#include "train/staged_split.hpp"
 #include "train/step_inputs.hpp"
 
 namespace lockstep {
@@ -22,7 +23,8 @@ void print_rate(Communicator& comm, std::int64_t images, double seconds, const s
 
 /// Reads batches as training would, and drops them.
 int bench_reading(const Config& config, Communicator& comm, Device& device, Progress& progress) {
-  const Dataset dataset(config.data.path, config.data.train_split);
+  const OpenSplit opened = open_split(comm, config.data, config.data.train_split, [](const std::string& line) { std::cout << line << "\n" << std::flush; });
+  const Dataset& dataset = *opened.images;
   const RunPlan plan = plan_run(config, dataset.header(), dataset.size(), comm.size());
   const Sampler sampler(plan.config.data, dataset.size(), plan.config.data.global_batch, static_cast<std::uint64_t>(config.run.seed));
   const Augment augment(plan.config.augment, true, static_cast<std::uint64_t>(config.run.seed), dataset.header().height, dataset.header().width, plan.config.data.mean, plan.config.data.std);

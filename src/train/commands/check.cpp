@@ -9,6 +9,7 @@
 #include "train/network.hpp"
 #include "train/run_folder.hpp"
 #include "train/run_plan.hpp"
+#include "train/staged_split.hpp"
 #include "train/weights.hpp"
 
 namespace lockstep {
@@ -52,6 +53,9 @@ void print_data(const RunPlan& plan, const Dataset& train, const Dataset* eval) 
   const Part first = part_of(c.data.global_batch, 0, plan.ranks), last = part_of(c.data.global_batch, plan.ranks - 1, plan.ranks);
   std::cout << "data      " << c.data.path << ": " << train.size() << " training images in " << counted(std::ssize(train.files()), "shard") << ", " << plan.shard_classes << " classes\n";
   if (eval) std::cout << "          " << eval->size() << " images of split " << c.data.eval_split << " for evaluation\n";
+  std::vector<std::string> splits{c.data.train_split};
+  if (eval) splits.push_back(c.data.eval_split);
+  if (const std::string plan_of_stage = staging_plan(c.data, splits); !plan_of_stage.empty()) std::cout << plan_of_stage << "\n";
   std::cout << "step      " << c.data.global_batch << " images: " << first.size() << (last.size() == first.size() ? "" : text_of(" or ", last.size())) << " on each of " << counted(plan.ranks, "rank")
             << (c.data.micro_batches > 1 ? text_of(", in ", c.data.micro_batches, " micro-batches") : "") << "; the network sees " << plan.images.h << " x " << plan.images.w
             << " pixels\n"

@@ -15,8 +15,8 @@ int run_export(const Invocation& invocation) {
   const bool is_torch = to.ends_with(".pth") || to.ends_with(".pt");
   require(is_torch || to.ends_with(".safetensors"), to, ": the form is told by the name's end, .safetensors, .pth or .pt. Give the checkpoint first, then the file to make.");
   require(invocation.overrides.empty(), "lockstep export takes no overrides: the checkpoint says what it holds.");
-  const CheckpointHeader header = read_checkpoint_header(from);
-  WeightFile file = read_checkpoint_weights(from);
+  CheckpointHeader header;
+  WeightFile file = read_checkpoint_weights(from, header);
   std::map<std::string, std::size_t> place;   // in PyTorch's order
   for (const std::string& name : state_dict_names(model_graph(parse_config(header.config, "the configuration in " + from).model))) place.emplace(name, place.size());
   for (const NamedArray& array : file.arrays)

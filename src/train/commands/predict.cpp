@@ -11,6 +11,7 @@
 
 #include "base/in_order.hpp"
 #include "layers/standing.hpp"
+#include "storage/aside_file.hpp"
 #include "train/chosen_checkpoint.hpp"
 #include "train/commands/commands.hpp"
 #include "train/predict/pictures.hpp"
@@ -33,31 +34,25 @@ std::int64_t top_of(const Invocation& invocation) {
 /// Standard output, or a file that has its name only when it is whole.
 class Output {
  public:
-  explicit Output(std::string path) : path_(std::move(path)), aside_(text_of(path_, ".", ::getpid(), ".partial")) {
+  explicit Output(const std::string& path) : path_(path) {
     if (path_.empty()) return;
-    file_.open(aside_, std::ios::binary | std::ios::trunc);
-    require(file_.good(), "--output ", path_, ": cannot be written. Check the folder and its permissions.");
+    std::error_code unknown;
+    require(!std::filesystem::is_directory(path_, unknown), "--output ", path_, ": is a folder. Name a file.");
+    stream_.open(file_.emplace(path_).aside(), std::ios::binary | std::ios::trunc);
+    require(stream_.good(), "--output ", path_, ": cannot be written. Check the folder and its permissions.");
   }
-  ~Output() {
-    std::error_code ignored;
-    if (file_.is_open()) file_.close(), std::filesystem::remove(aside_, ignored);
-  }
-  Output(const Output&) = delete;
-  Output& operator=(const Output&) = delete;
-  std::ostream& stream() { return path_.empty() ? std::cout : file_; }
+  std::ostream& stream() { return file_ ? stream_ : std::cout; }
   void finish() {
     stream().flush();
-    require(stream().good(), path_.empty() ? "standard output" : path_, " cannot be written: the disk may be full.");
-    if (path_.empty()) return;
-    std::error_code failed;
-    file_.close();
-    std::filesystem::rename(aside_, path_, failed);
-    require(!failed, "--output ", path_, ": ", failed.message(), ". Name a file.");
+    if (file_) stream_.close();
+    require(stream().good(), file_ ? path_ : "standard output", " cannot be written: the disk may be full.");
+    if (file_) file_->publish();
   }
 
  private:
-  std::string path_, aside_;
-  std::ofstream file_;
+  std::string path_;
+  std::optional<AsideFile> file_;        // none: standard output
+  std::ofstream stream_;
 };
 
 /// Classes of one image with their softmax, the most probable first; as many as `top`.

@@ -2,6 +2,7 @@
 #include <filesystem>
 #include <iostream>
 
+#include "storage/aside_file.hpp"
 #include "train/commands/commands.hpp"
 #include "train/report/report.hpp"
 #include "train/run_folder.hpp"
@@ -20,7 +21,7 @@ int run_report(const Invocation& invocation) {
     fail("--output is for several runs; the report of one is ", folders[0], "/report.html. Leave it out.");
   } else {
     path = output.empty() ? (fs::path(folders[0]).parent_path() / "comparison.html").string() : output;
-    write_aside(path, comparison_page(folders));
+    write_whole_file(path, {comparison_page(folders)});
   }
   std::cout << "written: " << path << "\n";
   return exit_done;

@@ -1,13 +1,16 @@
 // `lockstep train INPUT.toml`: the main job.
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <optional>
 
 #include "base/build_info.hpp"
+#include "storage/aside_file.hpp"
 #include "train/commands/commands.hpp"
 #include "train/commands/watch.hpp"
 #include "train/run_folder.hpp"
+#include "train/staged_split.hpp"
 #include "train/trainer.hpp"
 
 namespace lockstep {
@@ -31,11 +34,7 @@ std::string shard_summary(const Dataset& data) {
   return text_of(data.header().split, ": ", data.size(), " images in ", counted(std::ssize(data.files()), "shard"), ", ", data.header().classes.size(), " classes: ", classes);
 }
 
-std::unique_ptr<Dataset> open_eval(const Config& config) {
-  for (const std::string& split : splits_in(config.data.path))
-    if (split == config.data.eval_split) return std::make_unique<Dataset>(config.data.path, split);
-  return nullptr;
-}
+bool has_eval(const Config& config) { return std::ranges::count(splits_in(config.data.path), config.data.eval_split) > 0; }
 
 /// Rank 0 reads the weights that a new run starts from; all take the normalization that they were trained with, at a resume too.
 std::optional<Weights> open_weights(Communicator& comm, Config& config, const ResumeDecision& decision) {
@@ -63,18 +62,21 @@ int run_train(const Invocation& invocation, Communicator& comm, Device& device) 
     fs::create_directories(fs::path(folder) / "checkpoints", reason);
     require(!reason, folder, " cannot be made: ", reason.message(), ". Check permissions, or set run.outputs.");
     lock = std::make_unique<RunLock>(folder, text_of("host ", host_name(), ", ", invocation.job.empty() ? text_of("pid ", ::getpid()) : invocation.job));
+    remove_leftovers(folder);
   }
   const ResumeDecision decision = agree_on_resume(comm, config);
 
-  const Dataset train(config.data.path, config.data.train_split);
+  Console console(comm.rank() == 0 ? folder : "");
+  const auto say = [&console](const std::string& line) { console.say(line); };
+  const OpenSplit train_split = open_split(comm, config.data, config.data.train_split, say), eval_split = has_eval(config) ? open_split(comm, config.data, config.data.eval_split, say) : OpenSplit{};
+  const Dataset& train = *train_split.images;
+  const Dataset* eval = eval_split.images.get();
   if (comm.rank() == 0)
     require_same_classes(decision.checkpoint, decision.class_names, config.data.path, train.header().classes, "Convert the images with the same class folders, or start another run.name with model.weights.");
-  const std::unique_ptr<Dataset> eval = open_eval(config);
   require_same(comm, "the shards", shard_summary(train) + (eval ? shard_summary(*eval) : ""));
 
   std::optional<Weights> weights = open_weights(comm, config, decision);
   limit_memory(device, config.device);
-  Console console(comm.rank() == 0 ? folder : "");
   std::vector<std::string> notes = decision.notes;
   if (decision.global_batch > 0 && config.data.rank_batch > 0 && config.data.rank_batch * comm.size() != decision.global_batch) {
     notes.push_back(text_of("data.global_batch stays ", decision.global_batch, ", as in the checkpoint; data.rank_batch = ", config.data.rank_batch, " on ", counted(comm.size(), "rank"),
@@ -83,7 +85,7 @@ int run_train(const Invocation& invocation, Communicator& comm, Device& device) 
     config.data.global_batch = decision.global_batch;
   }
   RunSetting setting{.plan = plan_run(config, train.header(), train.size(), comm.size()), .folder = folder, .checkpoint = decision.checkpoint,
-                     .weights = weights ? &*weights : nullptr, .train = &train, .eval = eval.get(), .process_start = invocation.process_start};
+                     .weights = weights ? &*weights : nullptr, .train = &train, .eval = eval, .process_start = invocation.process_start};
   const Config& resolved = setting.plan.config;
   require_same(comm, "the input", to_toml(resolved));
 
@@ -91,7 +93,7 @@ int run_train(const Invocation& invocation, Communicator& comm, Device& device) 
   const std::vector<std::string> hosts = comm.gather(host_name());
   if (comm.rank() == 0) {
     if (!decision.checkpoint.empty()) require_same_run(resolved, folder);
-    write_aside(folder + "/config.toml", to_toml(resolved));
+    write_whole_file(folder + "/config.toml", {to_toml(resolved)});
     console.say(ranks);
     for (const std::string& note : notes) console.say(note);
     if (weights && config.data.mean.empty())

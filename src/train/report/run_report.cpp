@@ -5,6 +5,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "storage/aside_file.hpp"
 #include "train/metrics.hpp"
 #include "train/report/chart.hpp"
 #include "train/report/evaluated.hpp"
@@ -125,7 +126,7 @@ std::string log_end(const std::string& folder) {
 std::string write_report(const std::string& folder, const Dataset* evaluated) {
   const RunHistory run = read_history(folder);
   const std::string path = (fs::path(folder) / "report.html").string();
-  write_aside(path, page(run.config.run.name, header(run) + curves(run) + evaluated_sections(folder, run.config.data, evaluated) + time_by_phase(run) + configuration(run) + starts(run) + log_end(folder)));
+  write_whole_file(path, {page(run.config.run.name, header(run) + curves(run) + evaluated_sections(folder, run.config.data, evaluated) + time_by_phase(run) + configuration(run) + starts(run) + log_end(folder))});
   return path;
 }
 
