@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "base/aside.hpp"
 #include "base/dtype.hpp"
 #include "storage/descriptor.hpp"
 #include "storage/sealed_file.hpp"
@@ -96,7 +97,7 @@ std::vector<char> bytes_of_file(const std::string& path) {
 }
 
 void write_whole_file(const std::string& path, const std::vector<std::string_view>& parts) {
-  const std::string temporary = path + ".partial";
+  const std::string temporary = aside_of(path);
   try {
     const Descriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
     require(static_cast<bool>(file), path, " cannot be written: ", reason(), ". Check the folder and its permissions.");

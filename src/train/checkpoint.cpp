@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/aside.hpp"
 #include "storage/hdf5.hpp"
 #include "storage/sealed_file.hpp"
 
@@ -104,7 +105,7 @@ void write_checkpoint(const std::string& path, const CheckpointHeader& header, c
   require_finite(state.running, "a running statistic of batch norm");
   for (const MomentValues& m : state.moments) require_finite(m.values, m.name);
 
-  Unfinished temporary{path + ".partial"};
+  Unfinished temporary{aside_of(path)};
   ::unlink(temporary.path.c_str());
   H5File file = H5File::create(temporary.path);
   file.set_attribute("format", std::string(format_name));
