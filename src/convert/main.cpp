@@ -2,10 +2,12 @@
 #include <CLI/CLI.hpp>
 
 #include <cstring>
+#include <filesystem>
 #include <iostream>
 
 #include "base/build_info.hpp"
 #include "base/error.hpp"
+#include "base/standard_streams.hpp"
 #include "convert/convert.hpp"
 
 namespace lockstep {
@@ -82,14 +84,19 @@ int run(int argc, char** argv) {
 }  // namespace lockstep
 
 int main(int argc, char** argv) {
-  const auto say = [](const char* words, int code) {
-    std::cerr << "lockstep-convert: error: " << words << std::endl;
+  lockstep::open_standard_streams();
+  const auto say = [](const std::string& words, int code) {
+    std::cerr << lockstep::text_of("lockstep-convert: error: ", words, "\n") << std::flush;
     return code;
   };
   try {
     return lockstep::run(argc, argv);
   } catch (const lockstep::Error& error) {
     return say(error.what(), error.code());
+  } catch (const std::bad_alloc&) {
+    return say("this host has no memory left. Give fewer --threads or a smaller --size", lockstep::exit_bad_input);
+  } catch (const std::filesystem::filesystem_error& error) {   // a path of the user's, where nobody looked before it was used
+    return say(lockstep::text_of(error.path1().string(), ": ", error.code().message(), ". Check this path and its permissions"), lockstep::exit_bad_input);
   } catch (const std::exception& error) {
     return say(error.what(), lockstep::exit_internal);
   }

@@ -20,7 +20,10 @@ struct Locked {
   std::lock_guard<std::mutex> guard;
   Locked() : guard(mutex()) {
     // Without this, exit() while another thread is in the library would tear it down under that thread.
-    static const bool once = [] { return H5dont_atexit() >= 0; }();
+    static const bool once = [] {
+      ::setenv("HDF5_USE_FILE_LOCKING", "FALSE", 1);   // it would overrule access_list() where there are no locks
+      return H5dont_atexit() >= 0;
+    }();
     static_cast<void>(once);
     H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
   }
@@ -161,12 +164,12 @@ struct H5File::State {
 
   Handle dataset(const std::string& name) const {
     Handle found(H5Dopen2(file.id(), name.c_str(), H5P_DEFAULT), H5Dclose);
-    check(static_cast<bool>(found), "has no dataset ", name);
+    check(static_cast<bool>(found), "has no dataset ", name, "; make it again, or name another file");
     return found;
   }
   Handle attribute(const std::string& name) const {
     Handle found(H5Aopen(file.id(), name.c_str(), H5P_DEFAULT), H5Aclose);
-    check(static_cast<bool>(found), "has no attribute \"", name, "\"");
+    check(static_cast<bool>(found), "has no attribute \"", name, "\"; make it again, or name another file");
     return found;
   }
   bool has(const std::string& name) const {   // each part must be asked for: H5Lexists fails when a parent is missing

@@ -173,7 +173,8 @@ std::string damage_of(const std::string& path, const std::function<void()>& tick
 
 void verify_seal(const std::string& path, const std::function<void()>& tick) {
   const std::string damage = damage_of(path, tick);
-  require(damage.empty(), path, ": ", damage, ". Use a whole copy of it, or make it again.");
+  std::error_code unknown;
+  require(damage.empty(), path, ": ", damage, std::filesystem::is_regular_file(path, unknown) ? ". Use a whole copy of it, or make it again." : ". Name a file of lockstep's.");
 }
 
 void publish(const std::string& temporary, const std::string& path) {

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/build_info.hpp"
+#include "train/agreement.hpp"
 #include "train/commands/commands.hpp"
 #include "train/run_folder.hpp"
 #include "train/trainer.hpp"
@@ -24,12 +25,6 @@ ResumeDecision agree_on_resume(Communicator& comm, const Config& config) {
   return decision;
 }
 
-std::string shard_summary(const Dataset& data) {
-  std::string classes;
-  for (const std::string& name : data.header().classes) classes += name + " ";
-  return text_of(data.header().split, ": ", data.size(), " images in ", counted(std::ssize(data.files()), "shard"), ", ", data.header().classes.size(), " classes: ", classes);
-}
-
 std::unique_ptr<Dataset> open_eval(const Config& config) {
   for (const std::string& split : splits_in(config.data.path))
     if (split == config.data.eval_split) return std::make_unique<Dataset>(config.data.path, split);
@@ -42,7 +37,7 @@ std::optional<Weights> open_weights(Communicator& comm, Config& config, const Re
   if (config.model.weights.empty()) return weights;
   std::string trained = decision.config;
   if (decision.checkpoint.empty()) {
-    if (comm.rank() == 0) weights = read_weights(config.model.weights);
+    if (comm.rank() == 0) weights = read_weights(config.model.weights), require_network(weights->file, config.model);   // before a large network is made
     trained = comm.broadcast(weights ? weights->config : "", 0);
   }
   take_normalization(config, trained, decision.checkpoint.empty() ? config.model.weights : decision.checkpoint);
@@ -52,7 +47,7 @@ std::optional<Weights> open_weights(Communicator& comm, Config& config, const Re
 }  // namespace
 
 int run_train(const Invocation& invocation, Communicator& comm, Device& device) {
-  Config config = read_config(invocation.arguments.at(0), invocation.overrides);
+  Config config = read_same_config(comm, invocation.arguments.at(0), invocation.overrides);
   require(!config.data.path.empty(), "data.path is not set. Give the folder of shards that lockstep-convert has made.");
   const std::string folder = run_folder(config.run);
   std::unique_ptr<RunLock> lock;
@@ -68,10 +63,10 @@ int run_train(const Invocation& invocation, Communicator& comm, Device& device) 
   if (comm.rank() == 0)
     require_same_classes(decision.checkpoint, decision.class_names, train.header().classes, "Convert the images with the same class folders, or start another run.name with model.weights.");
   const std::unique_ptr<Dataset> eval = open_eval(config);
-  require_same(comm, "the shards", shard_summary(train) + (eval ? shard_summary(*eval) : ""));
+  require_same_shards(comm, train, eval.get());
 
   std::optional<Weights> weights = open_weights(comm, config, decision);
-  limit_memory(device, config.device);
+  limit_memory(device, config.device, comm.local_size());
   Console console(comm.rank() == 0 ? folder : "");
   std::vector<std::string> notes = decision.notes;
   if (decision.global_batch > 0 && config.data.rank_batch > 0 && config.data.rank_batch * comm.size() != decision.global_batch) {
@@ -83,15 +78,17 @@ int run_train(const Invocation& invocation, Communicator& comm, Device& device) 
   RunSetting setting{.plan = plan_run(config, train.header(), train.size(), comm.size()), .folder = folder, .checkpoint = decision.checkpoint,
                      .weights = weights ? &*weights : nullptr, .train = &train, .eval = eval.get(), .process_start = invocation.process_start};
   const Config& resolved = setting.plan.config;
-  require_same(comm, "the input", to_toml(resolved));
 
   const std::string ranks = describe_ranks(comm, device.is_host() ? device.concurrency() : 1);
   const std::vector<std::string> hosts = comm.gather(host_name());
+  const std::string own_disk = warning_of_own_disk(comm, folder, "lock");
   if (comm.rank() == 0) {
     if (!decision.checkpoint.empty()) require_same_run(resolved, folder);
     write_aside(folder + "/config.toml", to_toml(resolved));
     console.say(ranks);
     for (const std::string& note : notes) console.say(note);
+    for (const std::string& warning : {lock->warning(), own_disk})
+      if (!warning.empty()) console.say(warning);
     if (weights && config.data.mean.empty())
       console.say("warning: data.mean is empty, so images are normalized by the shards' own mean and std; set data.mean and data.std to those that " + config.model.weights + " was trained with.");
     if (!eval) console.say("warning: " + resolved.data.path + " has no split \"" + resolved.data.eval_split + "\": this run evaluates nothing. Set data.eval_split.");
