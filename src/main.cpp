@@ -160,6 +160,7 @@ std::string version() {
 
 int main(int argc, char** argv) {
   open_standard_streams();
+  ::setenv("HDF5_USE_FILE_LOCKING", "FALSE", 1);   // TRUE would overrule storage/, where a file system may have no locks
   Invocation invocation;
   invocation.process_start = stopwatch_seconds();
   invocation.job = batch_job();

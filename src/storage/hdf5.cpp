@@ -20,10 +20,7 @@ struct Locked {
   std::lock_guard<std::mutex> guard;
   Locked() : guard(mutex()) {
     // Without this, exit() while another thread is in the library would tear it down under that thread.
-    static const bool once = [] {
-      ::setenv("HDF5_USE_FILE_LOCKING", "FALSE", 1);   // it would overrule access_list() where there are no locks
-      return H5dont_atexit() >= 0;
-    }();
+    static const bool once = [] { return H5dont_atexit() >= 0; }();
     static_cast<void>(once);
     H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
   }

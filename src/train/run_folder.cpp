@@ -67,6 +67,7 @@ RunLock::RunLock(const std::string& folder, const std::string& holder) {
   const std::string text = holder + "\n";
   if (::ftruncate(descriptor_, 0) != 0 || ::pwrite(descriptor_, text.data(), text.size(), 0) < 0)
     fail(path, " cannot be written: ", std::strerror(errno), ". Check free space and permissions.");
+  ::fsync(descriptor_);                  // so that other nodes see it (train/agreement): over NFS they would only when it is closed
 }
 RunLock::~RunLock() {
   if (descriptor_ >= 0) ::close(descriptor_);

@@ -136,7 +136,7 @@ def decimal_commas():
     output = trains("german", ["optimizer.learning_rate=0.02", "optimizer.momentum=0.9"], env=german)
     assert not re.search(r"\d,\d", output.split("first step")[1]), output
     lines = (world["runs"] / "german/metrics.jsonl").read_text().splitlines()
-    assert all(json.loads(line) for line in lines) and records(world["runs"] / "german", "train")[0]["learning_rate"] == 0.02
+    assert all(json.loads(line) for line in lines) and records(world["runs"] / "german", "train")[0]["learning_rate"] == records(world["runs"] / "plain1", "train")[0]["learning_rate"] > 0.01
     assert "learning_rate = 0.02\n" in (world["runs"] / "german/config.toml").read_text()
     plain = {}
     for name, env in (("plain", {}), ("german", german)):

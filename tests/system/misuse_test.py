@@ -4,6 +4,7 @@ for the job.  What is odd but right (misuse_odd.py): it works.  And the README's
 An argument, a regular expression, chooses rows."""
 import concurrent.futures
 import fcntl
+import itertools
 import re
 import shlex
 import threading
@@ -16,8 +17,11 @@ limit_seconds = 15                                           # on a loaded host;
 folder = scratch()
 folder.chmod(0o755)
 made = things(folder)
-names = {name: str(thing) for name, thing in made.items() if name != "keys"}
+names = {name: str(thing) for name, thing in made.items() if name not in ("keys", "out")}
 faults, said, outcomes, longest, lock = [], [], [], (0, ""), threading.Lock()
+
+
+row_numbers = itertools.count()
 
 
 def complain(fault):
@@ -26,22 +30,24 @@ def complain(fault):
         print(f"FAULT {len(faults)}: {fault}\n", flush=True)
 
 
-def parse(command):
+def parse(command, own):
     """One rank's part: (its words, its environment, its folder)."""
-    variables, words = {}, [word.format(**names) for word in shlex.split(command)]
+    variables, words = {}, [word.format(**names, **own) for word in shlex.split(command)]
     while words and re.match(r"[A-Za-z_]+=", words[0]):
         name, _, value = words.pop(0).partition("=")
         variables[name] = value
     program = variables.pop("program", lockstep)
     if words[:1] == ["convert"]:
         program, words = convert, words[1:]
+    if words[:1] == ["train"] and len(words) > 1 and not any(word.startswith("run.name=") for word in words):
+        words.append(f"run.name={own['free']}")
     where = variables.pop("cd", None)
     before = nobody() if variables.pop("nobody", None) is not None else []
     return [*before, program, *words], variables, where
 
 
-def started(command, ranks):
-    parts = [parse(part) for part in re.split(r" : ", command)]
+def started(command, ranks, place):
+    parts = [parse(part, place) for part in re.split(r" : ", command)]
     own = {name: value for _, variables, _ in parts for name, value in variables.items()}
     if ranks == 1:
         (words, _, where), = parts
@@ -69,7 +75,9 @@ def attempt(row, ranks):
     what, command, parts, _, _ = row
     title = f"{what} ({ranks} rank{'s' * (ranks > 1)}): {command}"
     try:
-        words, own, where = started(command, ranks)
+        number = next(row_numbers)                           # rows run side by side
+        place = {"free": f"row{number}", "out": f"{made['out']}/{number}"}
+        words, own, where = started(command, ranks, place)
         start = time.monotonic()
         code, out, err = finished(words, own, where)
         seconds = time.monotonic() - start
@@ -78,7 +86,7 @@ def attempt(row, ranks):
         assert code == 2, f"expected exit code 2:\n{text}"
         assert len(lines) == 1, f"{len(lines)} lines of error:\n{text}"
         for part in parts:
-            assert part.format(**names) in lines[0], f"'{part.format(**names)}' is not said:\n{text}"
+            assert part.format(**names, **place) in lines[0], f"'{part.format(**names, **place)}' is not said:\n{text}"
         others = [line for line in err.splitlines() if line.strip() and line not in lines and not re.match(r"lockstep(-convert)?: (not read|left out): |libgomp: ", line)]
         assert ranks > 1 or not others, f"more is said than the error:\n{text}"   # mpirun has words of its own
         assert "step 1 " not in out, f"trained before it failed:\n{text}"
