@@ -121,7 +121,7 @@ ShardContent read_shard(const std::string& path, int shard) {
   const std::int64_t images = file.integer_attribute("images");
   const bool is_one_size = h.height > 0;
   for (const auto* of : {&h.mean, &h.std})
-    require(of->size() == 3 && std::ranges::all_of(*of, [](double value) { return std::isfinite(value); }), path, ": its mean and std are not three numbers each. Convert again.");
+    require((of->empty() || of->size() == 3) && std::ranges::all_of(*of, [](double value) { return std::isfinite(value); }), path, ": its mean and std are not three numbers each. Convert again.");
   require(h.height >= 0 && h.width >= 0, path, ": its images are ", h.height, " x ", h.width, ". Convert again.");
   std::error_code unknown;
   const auto file_bytes = static_cast<std::int64_t>(fs::file_size(path, unknown));
