@@ -273,7 +273,7 @@ struct DeviceConfig {
   template <class Key> void keys(Key& key) {
     key("record", record, any(), "a GPU replays each kind of step as one CUDA graph where the communication allows it; false: enqueues kernel by kernel");
     key("memory_gib", memory_gib, between(0, 1e6), "memory that a rank may plan for, GiB; more than that is refused before it is taken, with the largest batch that fits; "
-                                                   "0: on a GPU what is free, on a CPU no limit");
+                                                   "0: on a GPU what is free, on a CPU a rank's share of the host's");
   }
 };
 
