@@ -156,6 +156,7 @@ def troubleshooting():
     text = (root / "README.md").read_text().split("## Troubleshooting\n")[1].split("\n## ")[0]
     quoted = re.findall(r"^\| `([^`]*)` \|", text, re.MULTILINE)
     assert len(quoted) >= 12, f"{len(quoted)} messages in README.md"
+    assert f"misuse_table.py` has {len(WRONG)}," in text, f"there are {len(WRONG)} rows, and README.md says another number"
     for message in quoted:
         pattern = ".*".join(re.escape(part) for part in message.split("..."))
         assert any(re.search(pattern, line) for line in said), f"README.md quotes what no row says: {message}"
@@ -183,7 +184,7 @@ odd = [(what, does) for what, does, _ in ODD if wanted.search(f"odd {what}")]
 for what, does in odd:
     attempt_odd(what, does)
 attempt_odd("a run that diverges", divergence)
-if not wanted.pattern:
+if not wanted.pattern and of_cpus:
     attempt_odd("README.md's Troubleshooting", troubleshooting)
 print(f"{len({row[1] for row, _ in rows})} wrong ways, {len(rows)} times with those on two ranks, the longest {longest[0]:.1f} s ({longest[1]}); {len(limits)} limits of keys, "
       f"{outcomes.count(0)} of which work; {len(odd)} odd ways; {len(faults)} faults")
