@@ -42,9 +42,9 @@ void require_same_shards(Communicator& comm, const Dataset& train, const Dataset
   require_same(comm, "the shards", summary(train) + (eval ? summary(*eval) : ""), "Copy the same shards to all nodes, or set data.path to a folder that all nodes share.");
 }
 
-std::string warning_of_own_disk(Communicator& comm, const std::string& folder, const std::string& file) {
-  const std::string mine = text_in(std::filesystem::path(folder) / file);
-  const std::vector<std::string> blind = comm.gather(mine == comm.broadcast(mine, 0) ? "" : host_name());
+std::string warning_of_own_disk(Communicator& comm, const std::string& folder, const std::string& file, const std::string& content) {
+  const std::string wanted = comm.broadcast(content, 0);
+  const std::vector<std::string> blind = comm.gather(comm.rank() == 0 || text_in(std::filesystem::path(folder) / file) == wanted ? "" : host_name());
   for (std::size_t rank = 0; rank < blind.size(); ++rank)
     if (!blind[rank].empty())
       return text_of("warning: rank ", rank, " on ", blind[rank], " does not see ", folder, " as rank 0 on ", host_name(), " does: a start whose rank 0 is on another node will not find this run. "

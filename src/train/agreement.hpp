@@ -14,7 +14,8 @@ namespace lockstep {
 Config read_same_config(Communicator& comm, const std::string& path, std::span<const std::string> overrides);
 /// Error on all ranks where two see other images, labels or classes below that path, also of equal number.  eval: may be null.
 void require_same_shards(Communicator& comm, const Dataset& train, const Dataset* eval = nullptr);
-/// A warning for rank 0 where some ranks do not see `file` as rank 0 has written it; empty where all do, and on other ranks.
-std::string warning_of_own_disk(Communicator& comm, const std::string& folder, const std::string& file);
+/// A warning for rank 0 where some ranks do not see `file` with the content that rank 0 has written; empty where all do, and on other ranks.
+/// content: of rank 0, which does not open the file: to close it would give up its lock.
+std::string warning_of_own_disk(Communicator& comm, const std::string& folder, const std::string& file, const std::string& content);
 
 }  // namespace lockstep

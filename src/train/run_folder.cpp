@@ -64,8 +64,8 @@ RunLock::RunLock(const std::string& folder, const std::string& holder) {
     // Lustre is often mounted so, and a run must not need another file system.
     warning_ = text_of("warning: ", path, " cannot be locked: ", std::strerror(reason), ". Nothing keeps a second job out of this run: do not start one, or put run.outputs on a file system that has POSIX locks.");
   }
-  const std::string text = holder + "\n";
-  if (::ftruncate(descriptor_, 0) != 0 || ::pwrite(descriptor_, text.data(), text.size(), 0) < 0)
+  text_ = holder + "\n";
+  if (::ftruncate(descriptor_, 0) != 0 || ::pwrite(descriptor_, text_.data(), text_.size(), 0) < 0)
     fail(path, " cannot be written: ", std::strerror(errno), ". Check free space and permissions.");
   ::fsync(descriptor_);                  // so that other nodes see it (train/agreement): over NFS they would only when it is closed
 }

@@ -19,10 +19,12 @@ class RunLock {
   RunLock& operator=(const RunLock&) = delete;
   /// For the log: the file system has no locks.  Empty: it has.
   const std::string& warning() const { return warning_; }
+  /// What it has written into the file "lock" of the folder.
+  const std::string& text() const { return text_; }
 
  private:
   int descriptor_ = -1;
-  std::string warning_;
+  std::string warning_, text_;
 };
 
 /// What rank 0 found before training; broadcast as text.

@@ -81,7 +81,7 @@ int run_train(const Invocation& invocation, Communicator& comm, Device& device) 
 
   const std::string ranks = describe_ranks(comm, device.is_host() ? device.concurrency() : 1);
   const std::vector<std::string> hosts = comm.gather(host_name());
-  const std::string own_disk = warning_of_own_disk(comm, folder, "lock");
+  const std::string own_disk = warning_of_own_disk(comm, folder, "lock", lock ? lock->text() : "");
   if (comm.rank() == 0) {
     if (!decision.checkpoint.empty()) require_same_run(resolved, folder);
     write_aside(folder + "/config.toml", to_toml(resolved));
