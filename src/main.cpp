@@ -6,14 +6,17 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <optional>
+#include <thread>
 
 #include "base/build_info.hpp"
 #include "base/error.hpp"
+#include "base/standard_streams.hpp"
 #include "comm/communicator.hpp"
 #include "tensor/device.hpp"
 #include "train/commands/commands.hpp"
@@ -44,7 +47,7 @@ const Command commands[] = {
     {"report", "RUN...", "write a run's report.html anew, or one page that compares several runs", run_report, nullptr, false, {{"output", "page of several runs; default: comparison.html beside the first"}}},
     {"import", "WEIGHTS CHECKPOINT", "make a checkpoint of safetensors or PyTorch's .pth", run_import, nullptr, false},
     {"export", "CHECKPOINT WEIGHTS", "write a checkpoint's weights as .safetensors or .pth, with torchvision's names", run_export, nullptr, false},
-    {"keys", "", "list every key of an input file: default, range, meaning", run_keys, nullptr, false},
+    {"keys", "", "list every key of an input file: default, range, meaning; or those that a WORD is part of", run_keys, nullptr, false},
 };
 
 std::string variable(const char* name) {
@@ -55,6 +58,22 @@ std::string variable(const char* name) {
 std::string batch_job() {
   const std::string id = variable("SLURM_JOB_ID");
   return id.empty() ? "" : "Slurm job " + id;
+}
+
+constexpr int most_threads = 512;           // of Kokkos' OpenMP pool: with more it writes past its end
+
+/// Threads for Kokkos; 0: as OpenMP has it.  OpenMP itself takes all CPUs where its variable makes no sense.
+int thread_count() {
+  const std::string text = variable("OMP_NUM_THREADS");
+  const int cpus = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  if (text.find_first_not_of(' ') == std::string::npos) return cpus > most_threads ? most_threads : 0;
+  const std::string first = text.substr(text.find_first_not_of(' '), text.find(',') - text.find_first_not_of(' '));   // a list: one number a level of nesting
+  int threads = 0;
+  const auto [end, error] = std::from_chars(first.data(), first.data() + first.size(), threads);
+  const bool is_number = error == std::errc() && std::string_view(end, first.data() + first.size()).find_first_not_of(' ') == std::string_view::npos;
+  require(is_number && threads >= 1 && threads <= most_threads, "OMP_NUM_THREADS = \"", text, "\" must be a whole number from 1 to ", most_threads, ", the threads of a rank. Set it to the CPUs of a rank, here at most ",
+          std::min(cpus, most_threads), ".");
+  return 0;
 }
 
 constexpr unsigned usual_patience = 2'000'000, patience_without_mpi = 4'000'000;   // microseconds
@@ -85,7 +104,10 @@ int guarded(Work&& work, unsigned patience = usual_patience) {
     return error.code();
   } catch (const std::bad_alloc&) {
     report("this host has no memory left. Lower data.global_batch or data.slots, or use more ranks.");
-    return exit_internal;
+    return exit_bad_input;
+  } catch (const std::filesystem::filesystem_error& error) {   // a path of the user's, where nobody looked before it was used
+    report(text_of(error.path1().string(), ": ", error.code().message(), ". Check this path and its permissions."), patience);
+    return exit_bad_input;
   } catch (const std::exception& error) {
     report(error.what(), patience);
     return exit_internal;
@@ -104,9 +126,10 @@ int run_on_ranks(const Command& command, const Invocation& invocation) {
   std::unique_ptr<Communicator> comm = make_communicator();
   const BuildInfo& build = build_info();
   require_same(*comm, "the build", text_of(build.version, " ", build.git_hash, ", ", build.configuration, ", ", build.libraries));   // before anything that builds do differently
-  const int ordinal = choose_device(*comm, command.needs_device);
+  require_same(*comm, "the command", command.name);
+  const int threads = thread_count(), ordinal = choose_device(*comm, command.needs_device);
   std::optional<KokkosSession> kokkos;
-  if (ordinal >= 0) kokkos.emplace(ordinal);
+  if (ordinal >= 0) kokkos.emplace(ordinal, threads);
   Device device(!kokkos.has_value());
   comm = with_gpus(std::move(comm), device, [](const std::string& line) { std::cerr << "lockstep: " << line << std::endl; });
   return command.ranks(invocation, *comm, device);
@@ -163,6 +186,8 @@ std::string version() {
 }  // namespace
 
 int main(int argc, char** argv) {
+  open_standard_streams();
+  ::setenv("HDF5_USE_FILE_LOCKING", "FALSE", 1);   // TRUE would overrule storage/, where a file system may have no locks
   Invocation invocation;
   invocation.process_start = stopwatch_seconds();
   invocation.job = batch_job();
@@ -175,10 +200,13 @@ int main(int argc, char** argv) {
   for (const Command& command : commands) {
     CLI::App* sub = app.add_subcommand(command.name, command.summary);
     const bool takes_any = *command.argument != '\0';
-    auto* option = sub->add_option(takes_any ? command.argument : "KEY", words, "then section.key=value ...");
+    auto* option = sub->add_option(takes_any ? command.argument : "WORD", words, takes_any ? "then section.key=value ..." : "");
     if (takes_any) option->required();
     for (const auto& [name, meaning] : command.options)
-      sub->add_option_function<std::string>(text_of("--", name), [&invocation, name = std::string(name)](const std::string& value) { invocation.options[name] = value; }, meaning);
+      sub->add_option_function<std::string>(text_of("--", name), [&invocation, name = std::string(name)](const std::string& value) {
+        if (value.empty()) throw CLI::ValidationError("--" + name, "needs a value");
+        invocation.options[name] = value;
+      }, meaning);
     sub->callback([&chosen, &command] { chosen = &command; });
   }
   std::vector<std::string> names;
@@ -191,6 +219,9 @@ int main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::Success& done) {
     return app.exit(done);               // --help, --version
+  } catch (const CLI::ExtrasError& error) {
+    report(std::string(error.what()) + ". Keys are given as section.key=value, such as run.epochs=10. See lockstep --help.");
+    return exit_bad_input;
   } catch (const CLI::ParseError& error) {
     report(std::string(error.what()) + ". See lockstep --help.");
     return exit_bad_input;

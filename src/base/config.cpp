@@ -128,7 +128,7 @@ std::string shown(const toml::node& node) {
 
 std::string bound(double value) { return std::abs(value) < 1e16 && value == std::floor(value) ? literal(static_cast<std::int64_t>(value)) : literal(value); }
 
-/// What a key of type T may hold: `"full", "window" or "none"`, `a number from 0 to 1`, `a list of integers, each at least 0`.
+/// What a key of type T may hold: `"full", "window" or "none"`, `a number from 0 to 1`, `a list of integers, each from 0 to 9`.
 template <class T>
 std::string legal(const Rule& rule) {
   using Element = typename element<T>::type;
@@ -141,10 +141,7 @@ std::string legal(const Rule& rule) {
     return text;
   }
   std::string text = std::is_same_v<Element, double> ? (list ? "a list of numbers" : "a number") : (list ? "a list of integers" : "an integer");
-  if (list && (std::isfinite(rule.low) || std::isfinite(rule.high))) text += ", each";
-  if (std::isfinite(rule.low) && std::isfinite(rule.high)) return text + " from " + bound(rule.low) + " to " + bound(rule.high);
-  if (std::isfinite(rule.low)) return text + (list ? " at least " : " of at least ") + bound(rule.low);
-  return std::isfinite(rule.high) ? text + (list ? " at most " : " of at most ") + bound(rule.high) : text;
+  return text + (list ? ", each from " : " from ") + bound(rule.low) + " to " + bound(rule.high);
 }
 
 /// Puts a node into a key.  Returns what is wrong with it ("is a text"), or nothing.

@@ -13,7 +13,8 @@
 
 namespace lockstep {
 
-/// What a key may hold.  `words`: the legal strings; low and high: the legal numbers (of each element in a list), both included.
+/// What a key may hold.  `words`: the legal strings; low and high: the legal numbers (of each element in a list), both included; every number has both,
+/// so that no sum or product of keys overflows.
 struct Rule {
   std::vector<std::string> words = {};
   double low = -std::numeric_limits<double>::infinity(), high = std::numeric_limits<double>::infinity();
@@ -21,8 +22,9 @@ struct Rule {
 template <class... Words>
 Rule one_of(Words... words) { return {.words = {words...}}; }
 inline Rule between(double low, double high) { return {.low = low, .high = high}; }
-inline Rule at_least(double low) { return {.low = low}; }
 inline Rule any() { return {}; }
+/// Above all that anybody means, and so low that products of them fit an int64.
+inline constexpr std::int64_t largest_batch = 1 << 22, most_ranks = 1 << 20, most_epochs = 1'000'000, most_steps = 1'000'000'000'000;
 
 /// [data]  What is read, and in which order.  Read by data/.
 struct DataConfig {
@@ -39,12 +41,12 @@ struct DataConfig {
     key("path", path, any(), "folder of HDF5 shards, made by lockstep-convert");
     key("train_split", train_split, any(), "split that is trained on");
     key("eval_split", eval_split, any(), "split that is evaluated");
-    key("global_batch", global_batch, at_least(0), "images a step over all ranks; exactly one of this and rank_batch");
-    key("rank_batch", rank_batch, at_least(0), "images a step on each rank; global_batch = rank_batch x ranks");
+    key("global_batch", global_batch, between(0, largest_batch), "images a step over all ranks; exactly one of this and rank_batch");
+    key("rank_batch", rank_batch, between(0, largest_batch), "images a step on each rank; global_batch = rank_batch x ranks");
     key("micro_batches", micro_batches, between(1, 4096), "parts that each rank's share of a step is cut into; gradients are summed");
-    key("eval_batch", eval_batch, at_least(0), "images a rank evaluates at once; 0: as many as a training step holds");
+    key("eval_batch", eval_batch, between(0, largest_batch), "images a rank evaluates at once; 0: as many as a training step holds");
     key("shuffle", shuffle, one_of("full", "window", "none"), "full: one permutation an epoch; window: blocks of images, then within shuffle_window; none: stored order");
-    key("shuffle_window", shuffle_window, at_least(1), "images in the window of shuffle = \"window\"");
+    key("shuffle_window", shuffle_window, between(1, most_steps), "images in the window of shuffle = \"window\"");
     key("last_batch", last_batch, one_of("keep", "drop", "pad"), "an epoch's remainder: one smaller step, left out, or filled up from the start of the epoch's order");
     key("readers", readers, between(1, 256), "threads a rank that read images");
     key("slots", slots, between(2, 64), "batches a rank reads ahead");
@@ -100,7 +102,7 @@ struct ModelConfig {
     key("zero_init_residual", zero_init_residual, any(), "start the last scale of each residual block at 0 (any ResNet)");
     key("dropout", dropout, between(0, 0.99), "probability of AlexNet's dropout layers");
     key("sync_bn", sync_bn, any(), "batch norm statistics over the ranks of a group");
-    key("sync_bn_group", sync_bn_group, at_least(0), "consecutive ranks that share statistics; 0: all; must divide the ranks");
+    key("sync_bn_group", sync_bn_group, between(0, most_ranks), "consecutive ranks that share statistics; 0: all; must divide the ranks");
   }
 };
 
@@ -138,7 +140,7 @@ struct OptimizerConfig {
   template <class Key> void keys(Key& key) {
     key("kind", kind, one_of("sgd", "adamw"), "update rule");
     key("learning_rate", learning_rate, between(0, 1e4), "at reference_batch images a step");
-    key("reference_batch", reference_batch, at_least(0), "learning_rate is multiplied by global batch / this; 0: it is not scaled");
+    key("reference_batch", reference_batch, between(0, largest_batch), "learning_rate is multiplied by global batch / this; 0: it is not scaled");
     key("momentum", momentum, between(0, 0.9999), "of SGD");
     key("nesterov", nesterov, any(), "SGD looks ahead along its momentum");
     key("weight_decay", weight_decay, between(0, 10), "SGD: added to the gradient; AdamW: decoupled");
@@ -170,11 +172,11 @@ struct ScheduleConfig {
     key("warmup_epochs", warmup_epochs, between(0, 1000), "linear ramp, by step, never 0; 0 turns it off");
     key("step_epochs", step_epochs, between(1e-6, 1e6), "step: the rate is multiplied by gamma every so many epochs");
     key("gamma", gamma, between(1e-6, 1), "factor of step, multistep and plateau");
-    key("milestones_epochs", milestones_epochs, at_least(0), "multistep: epochs at whose start the rate is multiplied by gamma");
-    key("milestones_steps", milestones_steps, at_least(0), "multistep: the same, counted in steps");
+    key("milestones_epochs", milestones_epochs, between(0, most_epochs), "multistep: epochs at whose start the rate is multiplied by gamma");
+    key("milestones_steps", milestones_steps, between(0, most_steps), "multistep: the same, counted in steps");
     key("final_fraction", final_fraction, between(0, 1), "cosine and polynomial: the rate at the end of run.epochs, as a fraction of the start");
     key("power", power, between(0.01, 10), "exponent of polynomial");
-    key("patience", patience, at_least(0), "plateau: epochs without a lower training loss before the rate falls");
+    key("patience", patience, between(0, most_epochs), "plateau: epochs without a lower training loss before the rate falls");
     key("threshold", threshold, between(0, 1), "plateau: relative gain that counts as lower");
   }
 };
@@ -185,11 +187,11 @@ struct CheckpointConfig {
   std::int64_t every_steps = 0, keep_last = 2, keep_every_epochs = 0;
   bool keep_best = true;
   template <class Key> void keys(Key& key) {
-    key("every_epochs", every_epochs, between(0, 1e6), "0: not by epoch");
-    key("every_steps", every_steps, at_least(0), "0: not by step");
+    key("every_epochs", every_epochs, between(0, most_epochs), "0: not by epoch");
+    key("every_steps", every_steps, between(0, most_steps), "0: not by step");
     key("every_minutes", every_minutes, between(0, 1e6), "0: not by time");
-    key("keep_last", keep_last, at_least(0), "newest checkpoints kept; 0: all");
-    key("keep_every_epochs", keep_every_epochs, at_least(0), "also kept for good: each checkpoint whose epoch is a multiple; 0: none");
+    key("keep_last", keep_last, between(0, 1e9), "newest checkpoints kept; 0: all");
+    key("keep_every_epochs", keep_every_epochs, between(0, most_epochs), "also kept for good: each checkpoint whose epoch is a multiple; 0: none");
     key("keep_best", keep_best, any(), "also kept: the one with the highest evaluated top-1");
   }
 };
@@ -204,12 +206,12 @@ struct RunConfig {
     key("outputs", outputs, any(), "where run folders are");
     key("resume", resume, any(), "auto: from the newest valid checkpoint of the run's folder, if any; never; or the path of a checkpoint");
     key("seed", seed, between(0, 9007199254740992.0), "of weights, order, crops and dropout");
-    key("epochs", epochs, between(1, 1e6), "passes over the training split; schedules end here");
-    key("max_steps", max_steps, at_least(0), "end after so many steps in all, whatever the epoch; schedules are unchanged; 0: no limit");
-    key("ranks", ranks, at_least(0), "for check: the number of ranks to plan for; 0: those that run");
-    key("log_every", log_every, at_least(1), "steps between two records");
-    key("evaluate_every_epochs", evaluate_every_epochs, at_least(0), "0: only at the end");
-    key("max_skipped", max_skipped, at_least(1), "skipped steps in a row (fp16) after which the run ends as diverged");
+    key("epochs", epochs, between(1, most_epochs), "passes over the training split; schedules end here");
+    key("max_steps", max_steps, between(0, most_steps), "end after so many steps in all, whatever the epoch; schedules are unchanged; 0: no limit");
+    key("ranks", ranks, between(0, most_ranks), "for check: the number of ranks to plan for; 0: those that run");
+    key("log_every", log_every, between(1, most_steps), "steps between two records");
+    key("evaluate_every_epochs", evaluate_every_epochs, between(0, most_epochs), "0: only at the end");
+    key("max_skipped", max_skipped, between(1, most_steps), "skipped steps in a row (fp16) after which the run ends as diverged");
     key("profile_from", profile_from, between(0, 1e9), "for a profiler on a GPU: train hands it this step and the next nine, enqueued layer by layer under their names, and ends; 0: off");
     key("stall_seconds", stall_seconds, between(0, 1e6), "a rank without progress for so long ends the job; 0: never");
     key("start_seconds", start_seconds, between(0, 1e6), "the same, for the first step");
@@ -231,10 +233,10 @@ struct BenchConfig {
   template <class Key> void keys(Key& key) {
     key("io", io, any(), "read shards only, without a network");
     key("profile", profile, any(), "also print where the time of a step goes, by kind of layer and by layer; without a recording");
-    key("steps", steps, at_least(1), "steps that are timed");
-    key("warmup", warmup, at_least(0), "steps before the clock starts");
+    key("steps", steps, between(1, 1e9), "steps that are timed");
+    key("warmup", warmup, between(0, 1e9), "steps before the clock starts");
     key("image_size", image_size, between(1, 4096), "height and width of the synthetic images when augment.size is 0");
-    key("classes", classes, at_least(1), "of the synthetic images");
+    key("classes", classes, between(1, 1 << 24), "of the synthetic images");
   }
 };
 
@@ -278,7 +280,7 @@ struct DeviceConfig {
   template <class Key> void keys(Key& key) {
     key("record", record, any(), "a GPU replays each kind of step as one CUDA graph where the communication allows it; false: enqueues kernel by kernel");
     key("memory_gib", memory_gib, between(0, 1e6), "memory that a rank may plan for, GiB; more than that is refused before it is taken, with the largest batch that fits; "
-                                                   "0: on a GPU what is free, on a CPU no limit");
+                                                   "0: on a GPU what is free, on a CPU a rank's share of the host's");
   }
 };
 

@@ -82,7 +82,15 @@ std::vector<int> assign_gpus(const std::vector<std::vector<std::string>>& gpus);
 /// Error on all ranks where one gets none.
 int choose_gpu(Communicator& comm, const VisibleGpus& visible);
 
-/// The rank -> host -> threads table of the launch, one line a host; empty on all but rank 0.  threads: of this rank.
+/// Where one rank computes.
+struct RankPlace {
+  std::string host;
+  int threads = 1;
+  std::vector<int> cpus;                 // that it may run on; a launcher's binding can leave it one
+};
+/// A line a host, or as many as its ranks differ in: ranks, host, threads; what is slow, and the right number.  ranks: in rank order.
+std::string describe_places(const std::vector<RankPlace>& ranks);
+/// The same of this launch; empty on all but rank 0.  threads: of this rank.  Collective.
 std::string describe_ranks(Communicator& comm, int threads);
 
 /// Error on all ranks, naming the hosts and the first line that differs, unless every rank hands in the same text.  what: "the build", ...

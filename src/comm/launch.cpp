@@ -12,11 +12,15 @@
 namespace lockstep {
 namespace {
 
-/// CPUs that this process may run on; a launcher's binding can leave it one.
-int usable_cpus() {
+/// CPUs that this process may run on; none where they are not known.
+std::vector<int> usable_cpus() {
+  std::vector<int> cpus;
   cpu_set_t set;
   CPU_ZERO(&set);
-  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
+  if (sched_getaffinity(0, sizeof set, &set) == 0)
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
+      if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
+  return cpus;
 }
 
 /// "0-3, 6" of {0, 1, 2, 3, 6}.
@@ -60,27 +64,52 @@ std::string complaint_of(const std::vector<std::vector<std::string>>& gpus, cons
 
 }  // namespace
 
-std::string describe_ranks(Communicator& comm, int threads) {
-  const std::vector<std::string> told = comm.gather(text_of(host_name(), ' ', threads, ' ', usable_cpus()));
-  if (comm.rank() != 0) return "";
-  std::vector<std::string> order;                           // "host threads cpus" in the order of its first rank
-  std::map<std::string, std::vector<int>> ranks;
-  for (int r = 0; r < comm.size(); ++r) {
-    const std::string& line = told[static_cast<std::size_t>(r)];
-    if (ranks[line].empty()) order.push_back(line);
-    ranks[line].push_back(r);
+std::string describe_places(const std::vector<RankPlace>& ranks) {
+  struct Host {
+    std::vector<int> ranks;
+    std::set<int> cpus;                                     // of all its ranks together
+    int threads = 0;
+  };
+  std::map<std::string, Host> hosts;
+  std::vector<std::string> order;                           // of the lines, by their first rank
+  std::map<std::string, std::vector<int>> lines;            // "host threads CPUs" -> its ranks
+  const auto line_of = [](const RankPlace& place) { return text_of(place.host, ' ', place.threads, ' ', place.cpus.size()); };
+  for (int r = 0; r < std::ssize(ranks); ++r) {
+    const RankPlace& place = ranks[static_cast<std::size_t>(r)];
+    Host& host = hosts[place.host];
+    host.ranks.push_back(r), host.cpus.insert(place.cpus.begin(), place.cpus.end()), host.threads += place.threads;
+    std::vector<int>& alike = lines[line_of(place)];
+    if (alike.empty()) order.push_back(line_of(place));
+    alike.push_back(r);
   }
-  std::ostringstream out;
+  std::string out;
   for (const std::string& line : order) {
-    std::string host;
-    int each = 0, cpus = 0;
-    std::istringstream(line) >> host >> each >> cpus;
-    const std::vector<int>& mine = ranks[line];
-    out << (line == order.front() ? "" : "\n") << (mine.size() > 1 ? "ranks " : "rank ") << ranges(mine) << ": " << host << ", " << counted(each, "thread") << (mine.size() > 1 ? " each" : "");
-    if (each > cpus && cpus > 0)
-      out << ", bound to " << counted(cpus, "CPU") << ": slow; use srun --cpus-per-task or mpirun --bind-to none, or fewer threads";
+    const std::vector<int>& alike = lines[line];
+    const RankPlace& place = ranks[static_cast<std::size_t>(alike[0])];
+    const int threads = place.threads, cpus = static_cast<int>(place.cpus.size());
+    out += text_of(out.empty() ? "" : "\n", alike.size() > 1 ? "ranks " : "rank ", ranges(alike), ": ", place.host, ", ", counted(threads, "thread"), alike.size() > 1 ? " each" : "");
+    const Host& host = hosts[place.host];
+    const int all = static_cast<int>(host.cpus.size()), count = static_cast<int>(host.ranks.size()), right = all / count;
+    if (cpus == 0) continue;
+    if (threads > cpus) out += text_of(", bound to ", counted(cpus, "CPU"), ": slow; use srun --cpus-per-task or mpirun --bind-to none, or fewer threads");
+    else if (host.threads > all)
+      out += text_of(": warning: the ", host.threads, " threads of ", counted(count, "rank"), " on ", counted(all, "CPU"), " of ", place.host, " are slow; ",
+                     right >= 1 ? text_of("set OMP_NUM_THREADS=", right) : text_of("start at most ", counted(all, "rank"), " there"));
   }
-  return out.str();
+  return out;
+}
+
+std::string describe_ranks(Communicator& comm, int threads) {
+  std::string mine = text_of(host_name(), ' ', threads);
+  for (const int cpu : usable_cpus()) mine += text_of(' ', cpu);
+  std::vector<RankPlace> places;
+  for (const std::string& told : comm.gather(mine)) {
+    RankPlace& place = places.emplace_back();
+    std::istringstream words(told);
+    words >> place.host >> place.threads;
+    for (int cpu = 0; words >> cpu;) place.cpus.push_back(cpu);
+  }
+  return describe_places(places);
 }
 
 std::vector<int> assign_gpus(const std::vector<std::vector<std::string>>& gpus) {
@@ -138,7 +167,7 @@ void require_same(Communicator& comm, const std::string& what, const std::string
       const std::string& other = texts[static_cast<std::size_t>(others[0])];
       std::string list;
       for (const std::string& name : names) list += (list.empty() ? "" : ", ") + name;
-      complaint = text_of(what, " is not the same on all ranks. Rank 0 on ", hosts[0], ": ", first_line_that_differs(texts[0], other), "; rank ",
+      complaint = text_of("the ranks differ in ", what, ". Rank 0 on ", hosts[0], ": ", first_line_that_differs(texts[0], other), "; rank ",
                           ranges(others), " on ", list, ": ", first_line_that_differs(other, texts[0]),
                           ". ", advice);
     }

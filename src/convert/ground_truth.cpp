@@ -19,6 +19,7 @@ std::vector<std::string> lines_of(const std::string& path) {
   std::vector<std::string> lines;
   for (std::string line; std::getline(file, line);) {
     line.erase(line.find_last_not_of(" \t\r") + 1);
+    if (lines.empty() && line.starts_with("\xef\xbb\xbf")) line.erase(0, 3);   // Windows' byte order mark
     lines.push_back(line);
   }
   while (!lines.empty() && lines.back().empty()) lines.pop_back();

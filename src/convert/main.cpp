@@ -1,11 +1,15 @@
 // lockstep-convert: images -> shards.  Reads the command line, starts the source, turns errors into exit codes.
 #include <CLI/CLI.hpp>
 
+#include <charconv>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <iostream>
 
 #include "base/build_info.hpp"
 #include "base/error.hpp"
+#include "base/standard_streams.hpp"
 #include "convert/convert.hpp"
 
 namespace lockstep {
@@ -24,6 +28,12 @@ void add_source_option(CLI::App& command, const SourceOption& option) {
     else if constexpr (std::is_same_v<decltype(value), std::string*>) {
       added = command.add_option(flag, *value, option.meaning);
       if (!value->empty()) added->capture_default_str();
+    } else if constexpr (std::is_same_v<decltype(value), double*>) {   // CLI11 would read a decimal comma where a library's locale has one
+      added = command.add_option_function<std::string>(flag, [value, flag](const std::string& text) {
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *value);
+        if (error != std::errc() || end != text.data() + text.size()) throw CLI::ConversionError(text, flag);
+      }, option.meaning)->type_name("FLOAT");
+      if (*value >= 0) added->default_str(text_of(*value));
     } else {
       added = command.add_option(flag, *value, option.meaning);
       if (*value >= 0) added->capture_default_str();                // a negative default means "not given"
@@ -82,14 +92,20 @@ int run(int argc, char** argv) {
 }  // namespace lockstep
 
 int main(int argc, char** argv) {
-  const auto say = [](const char* words, int code) {
-    std::cerr << "lockstep-convert: error: " << words << std::endl;
+  lockstep::open_standard_streams();
+  ::setenv("HDF5_USE_FILE_LOCKING", "FALSE", 1);   // TRUE would overrule storage/, where a file system may have no locks
+  const auto say = [](const std::string& words, int code) {
+    std::cerr << lockstep::text_of("lockstep-convert: error: ", words, "\n") << std::flush;
     return code;
   };
   try {
     return lockstep::run(argc, argv);
   } catch (const lockstep::Error& error) {
     return say(error.what(), error.code());
+  } catch (const std::bad_alloc&) {
+    return say("this host has no memory left. Give fewer --threads or a smaller --size", lockstep::exit_bad_input);
+  } catch (const std::filesystem::filesystem_error& error) {   // a path of the user's, where nobody looked before it was used
+    return say(lockstep::text_of(error.path1().string(), ": ", error.code().message(), ". Check this path and its permissions"), lockstep::exit_bad_input);
   } catch (const std::exception& error) {
     return say(error.what(), lockstep::exit_internal);
   }

@@ -5,26 +5,21 @@
 #include <cstdio>
 
 #include "base/error.hpp"
+#include "base/formatted.hpp"
 
 namespace lockstep {
 
 std::string size_text(std::int64_t bytes) {
   const auto value = static_cast<double>(bytes);
-  char text[32];
-  if (value < 1e6) std::snprintf(text, sizeof text, "%.0f kB", value / 1e3);
-  else if (value < 1e9) std::snprintf(text, sizeof text, "%.1f MB", value / 1e6);
-  else if (value < 1e12) std::snprintf(text, sizeof text, "%.1f GB", value / 1e9);
-  else std::snprintf(text, sizeof text, "%.1f TB", value / 1e12);
-  return text;
+  if (value < 1e6) return formatted("%.0f kB", value / 1e3);
+  if (value < 1e9) return formatted("%.1f MB", value / 1e6);
+  return value < 1e12 ? formatted("%.1f GB", value / 1e9) : formatted("%.1f TB", value / 1e12);
 }
 
 namespace {
 std::string duration_text(double seconds) {
-  char text[32];
   const auto whole = static_cast<long>(seconds + 0.5);
-  if (whole < 3600) std::snprintf(text, sizeof text, "%ld:%02ld", whole / 60, whole % 60);
-  else std::snprintf(text, sizeof text, "%ld:%02ld:%02ld", whole / 3600, whole / 60 % 60, whole % 60);
-  return text;
+  return whole < 3600 ? formatted("%ld:%02ld", whole / 60, whole % 60) : formatted("%ld:%02ld:%02ld", whole / 3600, whole / 60 % 60, whole % 60);
 }
 }  // namespace
 

@@ -17,6 +17,10 @@ Value Graph::add(std::unique_ptr<Layer> layer, std::span<const Value> in, const 
   const Shape out = layer->output(shapes);
   require(out.h > 0 && out.w > 0 && out.c > 0, "layer ", node.name.empty() ? layer->kind() : node.name, " has no output for an input of ",
           shapes.empty() ? Shape{}.h : shapes[0].h, " x ", shapes.empty() ? Shape{}.w : shapes[0].w, " pixels. Raise augment.size, or choose another model.name.");
+  constexpr long double most_elements = 0x1p48L;             // so that no sum of a few hundred of them in bytes overflows
+  require(static_cast<long double>(out.n) * static_cast<long double>(out.h) * static_cast<long double>(out.w) * static_cast<long double>(out.c) <= most_elements,
+          "layer ", node.name.empty() ? layer->kind() : node.name, " would have ", out.n, " x ", out.h, " x ", out.w, " x ", out.c,
+          " outputs, more than any device holds. Lower data.global_batch, augment.size or model.classes.");
   for (ParameterSpec& spec : layer->parameters()) {
     spec.name = node.name + "." + spec.name;
     spec.ordinal = static_cast<int>(parameters_.size());

@@ -1,12 +1,13 @@
 #include "storage/aside_file.hpp"
 
+#include "base/aside.hpp"
 #include "base/error.hpp"
 #include "storage/descriptor.hpp"
 #include "storage/sealed_file.hpp"
 
 namespace lockstep {
 
-AsideFile::AsideFile(std::string path) : path_(std::move(path)), aside_(text_of(path_, ".", ::getpid(), ".partial")) {
+AsideFile::AsideFile(std::string path) : path_(std::move(path)), aside_(aside_of(path_, std::to_string(::getpid()))) {
   ::unlink(aside_.c_str());              // of a process that was killed and had this number
 }
 

@@ -191,7 +191,7 @@ struct H5File::State {
   Handle dataset(const std::string& name) const {
     require_hard_links("dataset", name);
     Handle found(H5Dopen2(file.id(), name.c_str(), H5P_DEFAULT), H5Dclose);
-    check(static_cast<bool>(found), "has no dataset ", name);
+    check(static_cast<bool>(found), "has no dataset ", name, "; make it again, or name another file");
     const Handle type(H5Dget_type(found.id()), H5Tclose), space(H5Dget_space(found.id()), H5Sclose), properties(H5Dget_create_plist(found.id()), H5Pclose);
     const H5D_layout_t layout = H5Pget_layout(properties.id());
     require((layout == H5D_CONTIGUOUS || layout == H5D_COMPACT) && H5Pget_external_count(properties.id()) == 0, path, ": the dataset ", name,
@@ -206,7 +206,7 @@ struct H5File::State {
   }
   Handle attribute(const std::string& name) const {
     Handle found(H5Aopen(file.id(), name.c_str(), H5P_DEFAULT), H5Aclose);
-    check(static_cast<bool>(found), "has no attribute \"", name, "\"");
+    check(static_cast<bool>(found), "has no attribute \"", name, "\"; make it again, or name another file");
     return found;
   }
   bool has(const std::string& name) const {   // each part must be asked for: H5Lexists fails when a parent is missing

@@ -100,18 +100,6 @@ std::string why_no_seal(const Descriptor& file, std::int64_t size) {
                  : "has no seal and is no HDF5 file: lockstep did not make it, or its first bytes are lost";
 }
 
-/// Brings the file to its disk part by part, so that a slow one is seen to make progress; an fsync has little left to do then.
-void write_back(const std::string& path, const Descriptor& file, std::int64_t length, const std::function<void()>& tick) {
-  constexpr std::int64_t part = 32 << 20;
-  for (std::int64_t begin = 0; tick && begin < length; begin += part) {
-    // An error that is told here is not told again by fsync.  Other ones mean that this file system cannot: fsync does it all.
-    if (::sync_file_range(file.fd, begin, part, SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER) != 0 &&
-        (errno == EIO || errno == ENOSPC || errno == EDQUOT))
-      fail(path, ": cannot be written to disk: ", reason(), ". Free space, or write elsewhere.");
-    tick();
-  }
-}
-
 void sync_folder_of(const std::string& path) {
   const std::string folder = std::filesystem::path(path).parent_path().string();
   const Descriptor file(folder.empty() ? "." : folder, O_RDONLY | O_DIRECTORY);
@@ -154,12 +142,12 @@ void seal(const std::string& path, ByteRange left_out, const std::function<void(
   require(wrong.empty(), path, ": ", wrong, ".");
   // Piece by piece: one fsync of gigabytes on a slow disk would look like a stall.
   for (std::int64_t at = 0; at < trailer.length; at += sync_bytes) {
-    const bool is_synced = ::sync_file_range(file.fd, at, sync_bytes, SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER) == 0;
-    if (!is_synced && (errno == EIO || errno == ENOSPC || errno == EDQUOT)) fail(path, ": cannot be written to disk: ", reason(), ". Free space, or write elsewhere.");   // others: fsync does it
+    // An error that is told here is not told again by fsync.  Other ones mean that this file system cannot: fsync does it all.
+    const bool is_synced = ::sync_file_range(file.fd, at, sync_bytes, SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER) == 0;
+    if (!is_synced && (errno == EIO || errno == ENOSPC || errno == EDQUOT)) fail(path, ": cannot be written to disk: ", reason(), ". Free space, or write elsewhere.");
     if (tick) tick();
   }
   if (!write_at(file, &trailer, trailer_bytes, trailer.length)) fail(path, ": cannot be written: ", reason(), ". Free space, or write elsewhere.");
-  write_back(path, file, trailer.length, tick);
   if (::fsync(file.fd) != 0) fail(path, ": cannot be written to disk: ", reason(), ". Free space, or write elsewhere.");
 }
 
@@ -193,7 +181,8 @@ std::string damage_of(const std::string& path, const std::function<void()>& tick
 
 void verify_seal(const std::string& path, const std::function<void()>& tick) {
   const std::string damage = damage_of(path, tick);
-  require(damage.empty(), path, ": ", damage, ". Use a whole copy of it, or make it again.");
+  std::error_code unknown;
+  require(damage.empty(), path, ": ", damage, std::filesystem::is_regular_file(path, unknown) ? ". Use a whole copy of it, or make it again." : ". Name a file of lockstep's.");
 }
 
 void publish(const std::string& temporary, const std::string& path) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <mutex>
@@ -85,6 +86,9 @@ ShardContent read_shard(const std::string& path, int shard) {
   content.index = file.integer_attribute("shard"), content.count = file.integer_attribute("shards");
   const std::int64_t images = file.integer_attribute("images");
   const bool is_one_size = h.height > 0;
+  for (const auto* of : {&h.mean, &h.std})
+    require((of->empty() || of->size() == 3) && std::ranges::all_of(*of, [](double value) { return std::isfinite(value); }), path, ": its mean and std are not three numbers each. Convert again.");
+  require(h.height >= 0 && h.width >= 0, path, ": its images are ", h.height, " x ", h.width, ". Convert again.");
   std::error_code unknown;
   const auto file_bytes = static_cast<std::int64_t>(fs::file_size(path, unknown));
 
@@ -298,7 +302,7 @@ std::vector<std::string> shard_files(const std::string& folder, const std::strin
   }
   if (found.size() > 1) {
     std::vector<std::string> sets;
-    for (const auto& [count, indices] : found) sets.push_back(text_of(indices.size(), " of ", shard_name(split, 0, count).substr(split.size() + 6)));
+    for (const auto& [count, indices] : found) sets.push_back(text_of(indices.size(), " of *", shard_name(split, 0, count).substr(split.size() + 6)));
     fail(folder, ": holds shards of more than one conversion of \"", split, "\": ", joined(sets), ". Keep one set and remove the others.");
   }
   const auto& [count, indices] = *found.begin();

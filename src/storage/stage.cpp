@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "base/error.hpp"
 #include "base/in_order.hpp"
@@ -114,7 +116,12 @@ struct Staging {
     lock = std::make_unique<FileLock>(lock_path, kind, false);
     if (lock->is_held()) return;
     say(text_of("data.stage: waiting for another job on ", setting.host, " that copies ", manifest.split, " to ", folder.string()));
-    lock = std::make_unique<FileLock>(lock_path, kind, true);
+    while (!lock->is_held()) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      setting.tick();
+      lock.reset();
+      lock = std::make_unique<FileLock>(lock_path, kind, false);
+    }
   }
   void make_room() const;
   void copy_missing() const;
@@ -167,6 +174,7 @@ void Staging::copy(const StageManifest::Shard& shard, std::atomic<std::int64_t>&
       if (got == 0) fail(from, ": became shorter while it was copied. Wait until it is written, then start again.");
       if (!write_at(out, block.data(), got, at)) fail_here(to, " cannot be written: ", reason(), ". Free some space.");
       at += got, done += got;
+      setting.tick();
     }
     if (!out.close()) fail_here(to, " cannot be written: ", reason(), ". Free some space.");
     require_unchanged();

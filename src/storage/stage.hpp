@@ -19,6 +19,7 @@ struct StageSetting {
   std::string folder, host;              // host: for messages
   std::int64_t limit_bytes = 0;          // that all data sets of the folder may take; 0: what the disk holds
   int threads = 4;
+  std::function<void()> tick = [] {};    // called again and again, from any thread, while it goes on or waits for another job
 };
 
 /// Error where the shards take more than the limit.

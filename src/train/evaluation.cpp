@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -12,6 +11,7 @@
 #include <tuple>
 
 #include "base/error.hpp"
+#include "base/formatted.hpp"
 #include "storage/aside_file.hpp"
 
 namespace lockstep {
@@ -101,11 +101,8 @@ std::string class_table(const Evaluation& e, const std::vector<std::string>& cla
   std::erase_if(order, [&](std::size_t i) { return e.class_images[i] == 0; });
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return accuracy(a) < accuracy(b); });
   std::string table = "  top-1    images  class\n";
-  for (std::size_t i = 0; i < std::min(lines, order.size()); ++i) {
-    char line[64];
-    std::snprintf(line, sizeof line, "%6.2f %% %8lld  ", 100 * accuracy(order[i]), static_cast<long long>(e.class_images[order[i]]));
-    table += line + class_names[order[i]] + "\n";
-  }
+  for (std::size_t i = 0; i < std::min(lines, order.size()); ++i)
+    table += formatted("%6.2f %% %8lld  ", 100 * accuracy(order[i]), static_cast<long long>(e.class_images[order[i]])) + class_names[order[i]] + "\n";
   if (order.size() > lines) table += text_of("  ... and ", order.size() - lines, " classes that did better (evaluation.json has all)\n");
   return table;
 }

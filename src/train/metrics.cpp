@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -13,6 +14,7 @@
 #include <optional>
 
 #include "base/error.hpp"
+#include "base/formatted.hpp"
 #include "storage/appended_file.hpp"
 #include "storage/aside_file.hpp"
 
@@ -58,16 +60,7 @@ class JsonSink final : public Sink {
   AppendedFile file_;
 };
 
-std::string percent(double fraction) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.2f %%", 100 * fraction);
-  return text;
-}
-std::string number(const char* format, double value) {
-  char text[64];
-  std::snprintf(text, sizeof text, format, value);
-  return text;
-}
+std::string percent(double fraction) { return formatted("%.2f %%", 100 * fraction); }
 
 }  // namespace
 
@@ -89,10 +82,7 @@ double wall_seconds() { return std::chrono::duration<double>(std::chrono::system
 std::string duration(double seconds) {
   if (!std::isfinite(seconds) || seconds < 0) return "?";
   const auto s = static_cast<long long>(seconds + 0.5);
-  char text[48];
-  if (s >= 3600) std::snprintf(text, sizeof text, "%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60);
-  else std::snprintf(text, sizeof text, "%lld:%02lld", s / 60, s % 60);
-  return text;
+  return s >= 3600 ? formatted("%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60) : formatted("%lld:%02lld", s / 60, s % 60);
 }
 
 struct Console::State {
@@ -125,9 +115,9 @@ void Console::start(const StartRecord& r) {
 }
 
 void Console::train(const TrainRecord& r) {
-  const std::string line = text_of("epoch ", number("%.2f", r.epoch), "/", number("%g", r.epochs), "  step ", r.step, "  loss ", number("%.4f", r.loss), "  top-1 ", percent(r.top1),
-                                   "  rate ", number("%.3g", r.learning_rate), "  ", number("%.0f", r.images_per_second), " img/s (average ",
-                                   number("%.0f", r.images_per_second_average), ")  data wait ", number("%.0f", 100 * r.data_wait), " %",
+  const std::string line = text_of("epoch ", formatted("%.2f", r.epoch), "/", formatted("%g", r.epochs), "  step ", r.step, "  loss ", formatted("%.4f", r.loss), "  top-1 ", percent(r.top1),
+                                   "  rate ", formatted("%.3g", r.learning_rate), "  ", formatted("%.0f", r.images_per_second), " img/s (average ",
+                                   formatted("%.0f", r.images_per_second_average), ")  data wait ", formatted("%.0f", 100 * r.data_wait), " %",
                                    r.skipped > 0 ? text_of("  skipped ", r.skipped) : "", "  ETA ", duration(r.seconds_left));
   if (!state_->is_terminal) return say(line);
   const std::lock_guard lock(state_->mutex);
@@ -137,7 +127,7 @@ void Console::train(const TrainRecord& r) {
 }
 
 void Console::eval(const EvalRecord& r) {
-  say(text_of("evaluated ", r.images, " images at step ", r.step, ": top-1 ", percent(r.top1), "  top-5 ", percent(r.top5), "  loss ", number("%.4f", r.loss)));
+  say(text_of("evaluated ", r.images, " images at step ", r.step, ": top-1 ", percent(r.top1), "  top-5 ", percent(r.top5), "  loss ", formatted("%.4f", r.loss)));
 }
 
 }  // namespace lockstep

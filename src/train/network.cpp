@@ -145,7 +145,8 @@ void Network::require_room(const MemoryUse& use) {
   const auto needed = [&](std::int64_t n) { return planned(repeats, n); };
   std::int64_t most = largest_that_fits(images.n - 1, [&](std::int64_t n) { return needed(n).total() <= room; });
   if (most == 0) most = largest_that_fits(images.n - 1, [&](std::int64_t n) { return without_guess(needed(n)).total() <= room; });
-  fail(device_.limit_bytes() > 0 ? text_of("device.memory_gib = ", config_.device.memory_gib, " leaves ") : text_of("the GPU (", device_.name(), ") has room for "), mib(room),
+  fail(config_.device.memory_gib > 0 ? text_of("device.memory_gib = ", config_.device.memory_gib, " leaves ") :
+       device_.is_host() ? text_of("this host's memory leaves each of its ", counted(comm_.local_size(), "rank"), " ") : text_of("the GPU (", device_.name(), ") has room for "), mib(room),
        ", but a batch of ", counted(images.n, "image"), " on each rank needs ", mib(use.total()), ": ", text(use), ". ",
        beside_.advice ? beside_.advice(most) : text_of("At most ", most, " at once fit."), repeats ? "" : " Or set graph.recompute to \"auto\".");
 }

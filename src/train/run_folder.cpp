@@ -4,12 +4,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
+#include "base/aside.hpp"
 #include "train/checkpoint.hpp"
 #include "train/checkpoint_folder.hpp"
 
@@ -56,28 +58,34 @@ RunLock::RunLock(const std::string& folder, const std::string& holder) {
   if (::fcntl(descriptor_, F_SETLK, &whole) != 0) {
     const int reason = errno;
     const std::string other = text_in(path);
-    ::close(descriptor_);
-    if (reason == EACCES || reason == EAGAIN)
+    if (reason == EACCES || reason == EAGAIN) {
+      ::close(descriptor_);
       fail("another job works in ", folder, ": ", other.empty() ? "unknown" : other.substr(0, other.find('\n')), ". Wait for it or end it, or choose another run.name.");
-    fail(path, " cannot be locked: ", std::strerror(reason), ". Put run.outputs on a file system that has POSIX locks.");
+    }
+    // Lustre is often mounted so, and a run must not need another file system.
+    warning_ = text_of("warning: ", path, " cannot be locked: ", std::strerror(reason), ". Nothing keeps a second job out of this run: do not start one, or put run.outputs on a file system that has POSIX locks.");
   }
-  const std::string text = holder + "\n";
-  if (::ftruncate(descriptor_, 0) != 0 || ::pwrite(descriptor_, text.data(), text.size(), 0) < 0)
+  text_ = holder + "\n";
+  if (::ftruncate(descriptor_, 0) != 0 || ::pwrite(descriptor_, text_.data(), text_.size(), 0) < 0)
     fail(path, " cannot be written: ", std::strerror(errno), ". Check free space and permissions.");
+  ::fsync(descriptor_);                  // so that other nodes see it (train/agreement): over NFS they would only when it is closed
 }
 RunLock::~RunLock() {
   if (descriptor_ >= 0) ::close(descriptor_);
 }
 
 std::string run_folder(const RunConfig& config) {
-  require(!config.name.empty() && config.name.find('/') == std::string::npos && config.name != "." && config.name != "..",
-          "run.name = \"", config.name, "\" is no folder name. Use letters, digits, - and _.");
+  std::string shown = config.name;       // a control character would spoil the line of every message about this run
+  std::ranges::replace_if(shown, [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
+  require(!config.name.empty() && config.name.find('/') == std::string::npos && config.name != "." && config.name != ".." && shown == config.name,
+          "run.name = \"", shown, "\" is no folder name. Use letters, digits, - and _.");
   return (fs::path(config.outputs) / config.name).string();
 }
 
 NamedRun find_run(const std::string& input_or_folder, std::span<const std::string> overrides) {
   std::error_code unknown;
   if (!fs::is_directory(input_or_folder, unknown)) {
+    require(fs::exists(input_or_folder, unknown), input_or_folder, ": there is no such run's folder or input file. Name a folder below run.outputs, or the run's INPUT.toml.");
     Config config = read_config(input_or_folder, overrides);
     const std::string folder = run_folder(config.run);
     return {std::move(config), folder};
@@ -129,7 +137,7 @@ ResumeDecision decide_resume(const Config& config) {
 
 void require_same_run(const Config& config, const std::string& folder) {
   const fs::path path = fs::path(folder) / "config.toml";
-  if (!fs::exists(path)) return;
+  if (!is_used(folder) || !fs::exists(path)) return;   // a start that failed has not used the name
   const Config before = parse_config(text_in(path), path.string());
   require(config.run.epochs >= before.run.epochs, "run.epochs was ", before.run.epochs, " in ", path.string(), " and is ", config.run.epochs,
           " now. It may only grow; use another run.name for a shorter run.");

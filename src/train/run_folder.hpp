@@ -9,7 +9,7 @@
 
 namespace lockstep {
 
-/// Holds the run's folder for one job at a time, by a lock that dies with its process.
+/// Holds the run's folder for one job at a time, by a lock that dies with its process, where its file system has locks.
 class RunLock {
  public:
   /// Error when another live job holds it, with its host and pid or job id.  job: "job 17" or "pid 4711", with the host, for that message.
@@ -17,9 +17,14 @@ class RunLock {
   ~RunLock();
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
+  /// For the log: the file system has no locks.  Empty: it has.
+  const std::string& warning() const { return warning_; }
+  /// What it has written into the file "lock" of the folder.
+  const std::string& text() const { return text_; }
 
  private:
   int descriptor_ = -1;
+  std::string warning_, text_;
 };
 
 /// What rank 0 found before training; broadcast as text.

@@ -25,6 +25,7 @@ std::int64_t global_batch_of(const DataConfig& config, std::int64_t ranks) {
   require(config.global_batch > 0 || config.rank_batch > 0,
           "neither data.global_batch (images a step over all ranks) nor data.rank_batch (on each rank) is set. Set one of them.");
   const std::int64_t batch = config.global_batch > 0 ? config.global_batch : config.rank_batch * ranks;
+  require(batch <= largest_batch, "data.rank_batch = ", config.rank_batch, " on ", ranks, " ranks makes steps of ", batch, " images; at most ", largest_batch, " are allowed. Lower it.");
   require(batch >= ranks, "data.global_batch = ", batch, " leaves some of the ", ranks,
           " ranks without an image in every step. Raise it, or lower --ntasks in the job script.");
   return batch;
@@ -50,6 +51,9 @@ RunPlan plan_run(const Config& config, const ShardHeader& header, std::int64_t t
   const Sampler sampler(data, train_images, data.global_batch, static_cast<std::uint64_t>(config.run.seed));
   plan.steps_per_epoch = sampler.steps_per_epoch();
   plan.total_steps = plan.steps_per_epoch * config.run.epochs;
+  constexpr std::int64_t most_steps_of_a_schedule = 1 << 28;   // each has its rate in memory
+  require(plan.total_steps <= most_steps_of_a_schedule, "run.epochs = ", config.run.epochs, " of ", counted(plan.steps_per_epoch, "step"), " each are more than ", most_steps_of_a_schedule,
+          " steps. Lower run.epochs, or raise data.global_batch.");
   if (config.run.max_steps > 0) plan.total_steps = std::min(plan.total_steps, config.run.max_steps);
   const std::int64_t profile_from = config.run.profile_from, latest = plan.total_steps - profiled_steps + 1;
   require(profile_from <= std::max<std::int64_t>(latest, 0), "run.profile_from = ", profile_from, ": ", profiled_steps, " steps are profiled, but the run ends after step ",

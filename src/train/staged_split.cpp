@@ -22,14 +22,17 @@ std::string gib(std::int64_t bytes) {
 
 }  // namespace
 
-OpenSplit open_split(Communicator& comm, const DataConfig& data, const std::string& split, const std::function<void(const std::string&)>& say) {
+OpenSplit open_split(Communicator& comm, const DataConfig& data, const std::string& split, const std::function<void(const std::string&)>& say, const std::function<void()>& tick) {
   if (data.stage.empty()) return {.copy = nullptr, .images = std::make_unique<Dataset>(data.path, split)};
   const std::string told = comm.broadcast(comm.rank() == 0 ? read_manifest(data.path, split, looking_threads).text() : "", 0);
   const StageManifest manifest = parse_manifest(told);
   OpenSplit opened;
   const double start = stopwatch_seconds();
-  if (comm.local_rank() == 0)
-    opened.copy = std::make_unique<StagedShards>(manifest, setting_of(data), comm.rank() == 0 ? say : [](const std::string&) {});
+  if (comm.local_rank() == 0) {
+    StageSetting setting = setting_of(data);
+    setting.tick = tick;
+    opened.copy = std::make_unique<StagedShards>(manifest, setting, comm.rank() == 0 ? say : [](const std::string&) {});
+  }
   comm.barrier();                        // every node has its copy
   if (comm.rank() == 0) say(text_of("data.stage: ", split, " is ready on every node after ", std::round(10 * (stopwatch_seconds() - start)) / 10, " s"));
   const std::string folder = std::filesystem::path(data.stage) / manifest.folder_name();

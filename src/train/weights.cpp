@@ -162,12 +162,23 @@ std::vector<std::string> state_dict_names(const Graph& graph) {
   return names;
 }
 
+void require_network(const WeightFile& file, const ModelConfig& model) {
+  const auto known = recognized(file);
+  if (!known || known->name == model.name) return;
+  const Arrays arrays = by_name(file);
+  ModelConfig one_class = model;
+  one_class.classes = 1;
+  const Graph graph = model_graph(one_class);
+  const auto specs = graph.parameter_specs(), body = specs.first(specs.size() - 2);
+  const auto agreeing = std::ranges::count_if(body, [&](const ParameterSpec& spec) { return has(arrays, spec.name, spec.file_shape); });
+  if (known->tensors >= agreeing)
+    fail(file.path, " holds the weights of ", architecture(*known), ", model.name is ", model.name, ". Set model.name = \"", known->name, "\", or name a file of ", model.name, ".");
+}
+
 TakenWeights take_weights(const Weights& weights, const ModelConfig& model, const std::vector<std::string>& class_names, const Parameters& layout, TrainingState& state) {
   const WeightFile& file = weights.file;
   Arrays arrays = by_name(file);
-  const auto agreeing = std::ranges::count_if(layout.slices(), [&](const Slice& s) { return s.spec.ordinal + 2 < std::ssize(layout.slices()) && has(arrays, s.spec.name, s.spec.file_shape); });
-  if (const auto known = recognized(file); known && known->name != model.name && known->tensors >= agreeing)
-    fail(file.path, " holds the weights of ", architecture(*known), ", model.name is ", model.name, ". Set model.name = \"", known->name, "\", or name a file of ", model.name, ".");
+  require_network(file, model);
   require_not_v1(file, model.name);
   require_matches("model.weights_except", model.weights_except, layout);
 

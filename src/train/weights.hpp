@@ -34,12 +34,15 @@ Graph model_graph(const ModelConfig& model);
 /// Names in the order of PyTorch's state_dict, batch norm's buffers among them.
 std::vector<std::string> state_dict_names(const Graph& graph);
 
+/// Error where the file is of another of lockstep's networks, and not of a part of this one.
+void require_network(const WeightFile& file, const ModelConfig& model);
+
 struct TakenWeights {
   std::vector<std::string> table;        // lines for the log
   std::int64_t batches_tracked = 0;      // the most that a batch norm of the file has counted
 };
 /// Into state.master and state.running, in `layout`.  class_names: of the shards; empty: not compared.
-/// Errors: the file is of another of lockstep's networks (and not of a part of this one), nothing in it fits, a value that is taken is not finite, a last layer for other classes.
+/// Errors: require_network's, nothing in it fits, a value that is taken is not finite, a last layer for other classes.
 TakenWeights take_weights(const Weights& weights, const ModelConfig& model, const std::vector<std::string>& class_names, const Parameters& layout, TrainingState& state);
 
 }  // namespace lockstep

@@ -102,7 +102,7 @@ TEST(Config, EveryMistakeInAnOverrideIsToldWithTheArgument) {
       {"run.epochs=five", {"run.epochs = \"five\" is no integer", "Default: 90."}},
       {"run.epochs=5\nseed=3", {"is no integer"}},
       {"optimizer.nesterov=yes", {"neither true nor false"}},
-      {"schedule.milestones_steps=1", {"a list of integers, each at least 0"}},
+      {"schedule.milestones_steps=1", {"a list of integers, each from 0 to 1000000000000"}},
       {"schedule.milestones_steps=[1,-2]", {"has -2, which is out of range"}},
       {"data.path=\xff\xfe", {"argument"}},
       {"run.a.b=1", {"[run] has no key \"a.b\""}},

@@ -134,7 +134,7 @@ TEST(SealedFile, WhatIsNoSealedFileIsSaidToBeWhatItIs) {
     verify_seal(folder / "missing.h5");
     ADD_FAILURE();
   } catch (const Error& error) {
-    EXPECT_EQ(std::string(error.what()), (folder / "missing.h5") + ": does not exist. Use a whole copy of it, or make it again.");
+    EXPECT_EQ(std::string(error.what()), (folder / "missing.h5") + ": does not exist. Name a file of lockstep's.");
   }
 }
 

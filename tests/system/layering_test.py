@@ -44,7 +44,7 @@ for path in files:
         if path.suffix == ".hpp" and (match := re.match(r"(?:struct|class|enum class|union) (\w+)(?: final)?(?: :[^:].*)? \{", line)):
             if types.setdefault(match[1], where) != where:
                 faults.append(f"{where}: {match[1]} is also defined in {types[match[1]]}: one namespace, one name")
-        if re.search(r"\b(getenv|setenv)\s*\(", line) and room not in ("comm", "main.cpp"):
+        if re.search(r"\b(getenv|setenv)\s*\(", line) and room != "comm" and path.name != "main.cpp":
             faults.append(f"{where}: environment variables are read in main.cpp and comm/ only")
         if re.search(r"(std::chrono|clock_gettime|gettimeofday|std::time\b)", line) and not (
                 name.startswith(("train/metrics", "comm/", "tensor/device", "convert/"))):

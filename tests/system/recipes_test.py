@@ -21,7 +21,7 @@ HELD_BY = {
     "drop_last": "remainder_kept_or_dropped", "set_epoch": "Sampler.TheOrderFollowsFromSeedAndEpochAlone", "DistributedSampler": "tests/system/ranks_test.py",
     "Normalize": "Augment.EvaluationIsTorchvisionsResizeCenterCropToTensorNormalize", "RandomResizedCrop": "RandomResizedCrop.IsDistributedAsTorchvisionsInAreaAspectAndPlace",
     "RandomCrop": "PadCrop.TakesEveryPlaceOfThePaddedImageAlike", "CenterCrop": "CenterCrop.IsTorchvisionsResizeAndCenterCropForEverySize",
-    "flip": "Flip.HalfOfAllDrawsIndependentOfTheCropAndOfTheOtherEpoch", "--epochs": "step_schedule", "--resume": "tests/system/errors_test.py", "--start-epoch": "tests/system/resume_test.py",
+    "flip": "Flip.HalfOfAllDrawsIndependentOfTheCropAndOfTheOtherEpoch", "--epochs": "step_schedule", "--resume": "tests/system/misuse_test.py", "--start-epoch": "tests/system/resume_test.py",
     "--lr`": "rank_batch_and_its_rate", "--momentum": "tests/optim/optimizer_torch_test.cpp", "AdamW": "tests/optim/optimizer_torch_test.cpp",
     "CrossEntropyLoss": "CrossEntropy.LossAndGradientArePyTorchsWithAndWithoutSmoothing", "StepLR": "step_schedule", "MultiStepLR": "milestones_in_steps", "warm-up": "warm_up_and_milestones_in_epochs",
     "--lrf": "cosine_by_epoch", "OneCycleLR": "one_cycle", "ReduceLROnPlateau": "plateau_sees_the_mean_loss", "clip_grad_norm_": "tests/optim/optimizer_torch_test.cpp",

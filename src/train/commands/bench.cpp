@@ -1,12 +1,13 @@
 // `lockstep bench INPUT.toml`: the rate of a training step on synthetic images, or (bench.io=true) of reading shards alone.
 #include <algorithm>
-#include <cstdio>
 #include <iostream>
 #include <map>
 
+#include "base/formatted.hpp"
 #include "base/random.hpp"
 #include "data/loader.hpp"
 #include "optim/optimizer.hpp"
+#include "train/agreement.hpp"
 #include "train/commands/commands.hpp"
 #include "train/commands/watch.hpp"
 #include "train/network.hpp"
@@ -23,8 +24,10 @@ void print_rate(Communicator& comm, std::int64_t images, double seconds, const s
 
 /// Reads batches as training would, and drops them.
 int bench_reading(const Config& config, Communicator& comm, Device& device, Progress& progress) {
-  const OpenSplit opened = open_split(comm, config.data, config.data.train_split, [](const std::string& line) { std::cout << line << "\n" << std::flush; });
+  require(!config.data.path.empty(), "data.path is not set. Give the folder of shards that lockstep-convert has made.");
+  const OpenSplit opened = open_split(comm, config.data, config.data.train_split, [](const std::string& line) { std::cout << line << "\n" << std::flush; }, [&progress] { progress.tick(); });
   const Dataset& dataset = *opened.images;
+  require_same_shards(comm, dataset);
   const RunPlan plan = plan_run(config, dataset.header(), dataset.size(), comm.size());
   const Sampler sampler(plan.config.data, dataset.size(), plan.config.data.global_batch, static_cast<std::uint64_t>(config.run.seed));
   const Augment augment(plan.config.augment, true, static_cast<std::uint64_t>(config.run.seed), dataset.header().height, dataset.header().width, plan.config.data.mean, plan.config.data.std);
@@ -77,12 +80,9 @@ struct Share {
 void print_shares(const std::map<std::string, Share>& shares, double all, std::size_t lines) {
   std::vector<std::pair<std::string, Share>> order(shares.begin(), shares.end());
   std::ranges::stable_sort(order, [](const auto& a, const auto& b) { return a.second.milliseconds > b.second.milliseconds; });
-  for (std::size_t i = 0; i < std::min(lines, order.size()); ++i) {
-    char line[64];
-    std::snprintf(line, sizeof line, "%9.3f ms %5.1f %% %5lld calls  ", order[i].second.milliseconds, 100 * order[i].second.milliseconds / all,
-                  static_cast<long long>(order[i].second.calls));
-    std::cout << line << order[i].first << "\n";
-  }
+  for (std::size_t i = 0; i < std::min(lines, order.size()); ++i)
+    std::cout << formatted("%9.3f ms %5.1f %% %5lld calls  ", order[i].second.milliseconds, 100 * order[i].second.milliseconds / all, static_cast<long long>(order[i].second.calls))
+              << order[i].first << "\n";
 }
 
 /// A step's time by kind of layer and direction, and its longest layers: the mean of a few steps.
@@ -106,7 +106,7 @@ void print_profile(const std::vector<std::pair<std::string, double>>& pieces, st
 }  // namespace
 
 int run_bench(const Invocation& invocation, Communicator& comm, Device& device) {
-  Config config = read_config(invocation.arguments.at(0), invocation.overrides);
+  Config config = read_same_config(comm, invocation.arguments.at(0), invocation.overrides);
   Watch watch(comm, config.run);
   if (config.bench.io) return bench_reading(config, comm, device, watch.progress);
   config.data.global_batch = global_batch_of(config.data, comm.size());
@@ -114,7 +114,7 @@ int run_bench(const Invocation& invocation, Communicator& comm, Device& device) 
   const std::int64_t size = config.augment.size > 0 ? config.augment.size : config.bench.image_size;
   if (config.model.classes == 0) config.model.classes = config.bench.classes;
 
-  limit_memory(device, config.device);
+  limit_memory(device, config.device, comm.local_size());
   Network network(device, comm, config, {batch, size, size, 3}, {.advice = [&](std::int64_t images) {
     return images == 0 ? std::string("Not even one fits.") : text_of("At most ", images, " at once fit: lower data.global_batch to ", images * comm.size(), ".");
   }});

@@ -1,8 +1,8 @@
 // `lockstep check INPUT.toml [run.ranks=N]`: what a job would do, before it is queued.  One process, no GPU.
-#include <cstdio>
 #include <iostream>
 #include <optional>
 
+#include "base/formatted.hpp"
 #include "data/image_cache.hpp"
 #include "models/models.hpp"
 #include "train/commands/commands.hpp"
@@ -24,11 +24,7 @@ std::size_t cache_if_free(const RunPlan& plan, const Device& device, const Datas
 }
 
 void print_memory(const RunPlan& plan, const Device& device, const MemoryUse& use, std::size_t cache_if_free) {
-  const auto line = [](const char* what, std::size_t bytes) {
-    char text[64];
-    std::snprintf(text, sizeof text, "  %-13s %10.1f MiB", what, static_cast<double>(bytes) / (1 << 20));
-    std::cout << text;
-  };
+  const auto line = [](const char* what, std::size_t bytes) { std::cout << formatted("  %-13s %10.1f MiB", what, static_cast<double>(bytes) / (1 << 20)); };
   std::cout << "memory    a rank, beside the program itself:\n";
   line("weights", use.parameters), std::cout << "\n";
   line("gradients", use.gradients), std::cout << "\n";
@@ -43,6 +39,7 @@ void print_memory(const RunPlan& plan, const Device& device, const MemoryUse& us
   line("in all", use.total());
   std::cout << (use.is_exact ? "\n" : " at most\n");
   if (device.limit_bytes() > 0 && use.total() > device.limit_bytes()) std::cout << "          that may be more than device.memory_gib = " << plan.config.device.memory_gib << "\n";
+  if (device.is_host() && use.total() > host_memory_bytes()) std::cout << "          that is more than this host has: " << mib(host_memory_bytes()) << "; where the job's have no more, it will be refused\n";
   if (device.is_host()) return;
   std::cout << "  beside these  CUDA's context, libraries and recordings: " << (device.is_plan_only() ? "usually 0.5 to 1 GiB" : mib(device.memory_bytes() - device.free_bytes()) + " now, other processes included")
             << (plan.ranks > 1 ? "; NCCL: usually 0.5 to 1 GiB\n" : "\n");
@@ -83,6 +80,7 @@ int run_check(const Invocation& invocation, Communicator& comm, Device& device) 
   std::optional<Weights> weights;
   if (!config.model.weights.empty()) {
     weights = read_weights(config.model.weights);
+    require_network(weights->file, config.model);
     take_normalization(config, weights->config, config.model.weights);
   }
   const RunPlan plan = plan_run(config, train.header(), train.size(), std::max<std::int64_t>(1, config.run.ranks));
@@ -93,7 +91,7 @@ int run_check(const Invocation& invocation, Communicator& comm, Device& device) 
   print_data(plan, train, evaluated);
   print_rates(plan);
 
-  limit_memory(device, config.device);
+  if (config.device.memory_gib > 0) limit_memory(device, config.device, 1);   // else the job's hosts count, not this one
   const Network network(device, comm, plan.config, plan.images, beside_training(device, plan, train, evaluated));
   std::cout << "network   " << plan.config.model.name << ", " << plan.config.model.classes << " classes, " << network.parameters().elements() << " weights (padded), "
             << network.graph().nodes().size() << " layers, " << network.executor().tasks().buckets.size() << " gradient buckets, precision " << plan.config.precision << "\n";

@@ -2,6 +2,7 @@
 #include <filesystem>
 #include <iostream>
 
+#include "train/agreement.hpp"
 #include "train/chosen_checkpoint.hpp"
 #include "train/commands/commands.hpp"
 #include "train/commands/watch.hpp"
@@ -14,7 +15,7 @@
 namespace lockstep {
 
 int run_eval(const Invocation& invocation, Communicator& comm, Device& device) {
-  Config config = read_config(invocation.arguments.at(0), invocation.overrides);
+  Config config = read_same_config(comm, invocation.arguments.at(0), invocation.overrides);
   require(!config.data.path.empty(), "data.path is not set. Give the folder of shards that lockstep-convert has made.");
   const std::string folder = run_folder(config.run);
   Watch watch(comm, config.run);
@@ -26,11 +27,12 @@ int run_eval(const Invocation& invocation, Communicator& comm, Device& device) {
   take_from_run(config, header);         // whatever data is evaluated
 
   const Dataset dataset(config.data.path, config.data.eval_split);
+  require_same_shards(comm, dataset);
   std::string note;
   if (comm.rank() == 0) note = require_classes(chosen->path(), header, asked, config.data.path, dataset.header().classes);
   const RunPlan plan = plan_evaluation(config, dataset.header(), dataset.size(), comm.size());
 
-  limit_memory(device, config.device);
+  limit_memory(device, config.device, comm.local_size());
   Network network(device, comm, plan.config, plan.images, beside_evaluation(device, plan, dataset));
   network.allocate();
   TrainingState state;

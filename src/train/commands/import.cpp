@@ -39,6 +39,7 @@ int run_import(const Invocation& invocation) {
   const Weights weights = read_weights(from);
   const Config config = config_for(weights, invocation);
 
+  require_network(weights.file, config.model);
   const Graph graph = model_graph(config.model);
   const Parameters layout(finish_order(graph), std::vector<BufferSpec>(graph.buffer_specs().begin(), graph.buffer_specs().end()), DType::f32);
   Parameters::Start start = layout.start_values(static_cast<std::uint64_t>(config.run.seed));

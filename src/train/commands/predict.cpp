@@ -9,6 +9,7 @@
 #include <iostream>
 #include <optional>
 
+#include "base/formatted.hpp"
 #include "base/in_order.hpp"
 #include "layers/standing.hpp"
 #include "storage/aside_file.hpp"
@@ -94,7 +95,7 @@ class PredictionRun {
  private:
   void take(std::int64_t i, Decoded decoded) {
     if (!decoded.image) {
-      std::cerr << "lockstep: not read: " << decoded.reason << "\n";
+      std::cerr << text_of("lockstep: not read: ", decoded.reason, "\n");
       summary_.unread.push_back({pictures_.name(i), decoded.reason});
       return;
     }
@@ -138,9 +139,8 @@ void say(const PredictionSummary& s) {
   if (!s.unread.empty()) std::cerr << ", " << s.unread.size() << " not read";
   std::cerr << "\n";
   if (s.labelled == 0) return;
-  char line[128];
-  std::snprintf(line, sizeof line, "top-1 %.2f %%  top-5 %.2f %%", 100 * static_cast<double>(s.top1) / static_cast<double>(s.labelled), 100 * static_cast<double>(s.top5) / static_cast<double>(s.labelled));
-  std::cerr << "lockstep: accuracy over " << counted(s.labelled, "image") << " of known class: " << line << "\n";
+  const auto percent = [&](std::int64_t right) { return 100 * static_cast<double>(right) / static_cast<double>(s.labelled); };
+  std::cerr << "lockstep: accuracy over " << counted(s.labelled, "image") << " of known class: " << formatted("top-1 %.2f %%  top-5 %.2f %%", percent(s.top1), percent(s.top5)) << "\n";
 }
 
 }  // namespace
@@ -165,7 +165,7 @@ int run_predict(const Invocation& invocation, Communicator& comm, Device& device
   Output output(invocation.option("output"));
   const std::unique_ptr<PredictionWriter> writer = make_prediction_writer(format, output.stream(), top);
 
-  limit_memory(device, config.device);
+  limit_memory(device, config.device, comm.local_size());
   Network network(device, comm, plan.config, plan.images, {.advice = [](std::int64_t images) { return text_of("At most ", images, " at once fit: set data.eval_batch."); }});
   network.allocate();
   TrainingState state = chosen.read([&](const std::string& path) { return read_checkpoint(path, network.parameters(), plan.config.model, false, {}); });
@@ -173,7 +173,7 @@ int run_predict(const Invocation& invocation, Communicator& comm, Device& device
   PredictionSummary summary{.checkpoint = chosen.path(), .model = plan.config.model.name};
   Predictor predictor(device, network, plan, pictures->header());
   PredictionRun(*pictures, predictor, classes, outputs, plan.eval_batch, top, *writer, summary).run(static_cast<int>(config.data.readers));
-  require(summary.images > 0, "none of ", counted(std::ssize(summary.unread), "image"), " could be read: ", summary.unread.empty() ? "" : summary.unread[0].reason);
+  require(summary.images > 0, "none of ", counted(std::ssize(summary.unread), "image"), " could be read: ", summary.unread.empty() ? "" : summary.unread[0].reason, ". Name JPEG, PNG, WebP, TIFF, BMP or PNM files.");
   writer->finish(summary);
   output.finish();
   say(summary);

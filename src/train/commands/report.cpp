@@ -12,7 +12,10 @@ namespace lockstep {
 int run_report(const Invocation& invocation) {
   namespace fs = std::filesystem;
   std::vector<std::string> folders;
-  for (const std::string& argument : invocation.arguments) folders.push_back(find_run(argument, invocation.overrides).folder);
+  for (const std::string& argument : invocation.arguments) {
+    folders.push_back(find_run(argument, invocation.overrides).folder);
+    require(fs::is_directory(folders.back()), folders.back(), ": this run has no folder yet, so there is nothing to report. Train first, or mend run.name or run.outputs.");
+  }
   const std::string& output = invocation.option("output");
   std::string path;
   if (folders.size() == 1 && output.empty()) {

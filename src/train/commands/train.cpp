@@ -7,6 +7,7 @@
 
 #include "base/build_info.hpp"
 #include "storage/aside_file.hpp"
+#include "train/agreement.hpp"
 #include "train/commands/commands.hpp"
 #include "train/commands/watch.hpp"
 #include "train/run_folder.hpp"
@@ -28,12 +29,6 @@ ResumeDecision agree_on_resume(Communicator& comm, const Config& config) {
   return decision;
 }
 
-std::string shard_summary(const Dataset& data) {
-  std::string classes;
-  for (const std::string& name : data.header().classes) classes += name + " ";
-  return text_of(data.header().split, ": ", data.size(), " images in ", counted(std::ssize(data.files()), "shard"), ", ", data.header().classes.size(), " classes: ", classes);
-}
-
 bool has_eval(const Config& config) { return std::ranges::count(splits_in(config.data.path), config.data.eval_split) > 0; }
 
 /// Rank 0 reads the weights that a new run starts from; all take the normalization that they were trained with, at a resume too.
@@ -42,7 +37,7 @@ std::optional<Weights> open_weights(Communicator& comm, Config& config, const Re
   if (config.model.weights.empty()) return weights;
   std::string trained = decision.config;
   if (decision.checkpoint.empty()) {
-    if (comm.rank() == 0) weights = read_weights(config.model.weights);
+    if (comm.rank() == 0) weights = read_weights(config.model.weights), require_network(weights->file, config.model);   // before a large network is made
     trained = comm.broadcast(weights ? weights->config : "", 0);
   }
   take_normalization(config, trained, decision.checkpoint.empty() ? config.model.weights : decision.checkpoint);
@@ -52,7 +47,7 @@ std::optional<Weights> open_weights(Communicator& comm, Config& config, const Re
 }  // namespace
 
 int run_train(const Invocation& invocation, Communicator& comm, Device& device) {
-  Config config = read_config(invocation.arguments.at(0), invocation.overrides);
+  Config config = read_same_config(comm, invocation.arguments.at(0), invocation.overrides);
   require(!config.data.path.empty(), "data.path is not set. Give the folder of shards that lockstep-convert has made.");
   const std::string folder = run_folder(config.run);
   Watch watch(comm, config.run);
@@ -68,15 +63,17 @@ int run_train(const Invocation& invocation, Communicator& comm, Device& device) 
 
   Console console(comm.rank() == 0 ? folder : "");
   const auto say = [&console](const std::string& line) { console.say(line); };
-  const OpenSplit train_split = open_split(comm, config.data, config.data.train_split, say), eval_split = has_eval(config) ? open_split(comm, config.data, config.data.eval_split, say) : OpenSplit{};
+  const auto tick = [&watch] { watch.progress.tick(); };
+  const OpenSplit train_split = open_split(comm, config.data, config.data.train_split, say, tick);
+  const OpenSplit eval_split = has_eval(config) ? open_split(comm, config.data, config.data.eval_split, say, tick) : OpenSplit{};
   const Dataset& train = *train_split.images;
   const Dataset* eval = eval_split.images.get();
   if (comm.rank() == 0)
     require_same_classes(decision.checkpoint, decision.class_names, config.data.path, train.header().classes, "Convert the images with the same class folders, or start another run.name with model.weights.");
-  require_same(comm, "the shards", shard_summary(train) + (eval ? shard_summary(*eval) : ""));
+  require_same_shards(comm, train, eval);
 
   std::optional<Weights> weights = open_weights(comm, config, decision);
-  limit_memory(device, config.device);
+  limit_memory(device, config.device, comm.local_size());
   std::vector<std::string> notes = decision.notes;
   if (decision.global_batch > 0 && config.data.rank_batch > 0 && config.data.rank_batch * comm.size() != decision.global_batch) {
     notes.push_back(text_of("data.global_batch stays ", decision.global_batch, ", as in the checkpoint; data.rank_batch = ", config.data.rank_batch, " on ", counted(comm.size(), "rank"),
@@ -87,15 +84,17 @@ int run_train(const Invocation& invocation, Communicator& comm, Device& device) 
   RunSetting setting{.plan = plan_run(config, train.header(), train.size(), comm.size()), .folder = folder, .checkpoint = decision.checkpoint,
                      .weights = weights ? &*weights : nullptr, .train = &train, .eval = eval, .process_start = invocation.process_start};
   const Config& resolved = setting.plan.config;
-  require_same(comm, "the input", to_toml(resolved));
 
   const std::string ranks = describe_ranks(comm, device.is_host() ? device.concurrency() : 1);
   const std::vector<std::string> hosts = comm.gather(host_name());
+  const std::string own_disk = warning_of_own_disk(comm, folder, "lock", lock ? lock->text() : "");
   if (comm.rank() == 0) {
     if (!decision.checkpoint.empty()) require_same_run(resolved, folder);
     write_whole_file(folder + "/config.toml", {to_toml(resolved)});
     console.say(ranks);
     for (const std::string& note : notes) console.say(note);
+    for (const std::string& warning : {lock->warning(), own_disk})
+      if (!warning.empty()) console.say(warning);
     if (weights && config.data.mean.empty())
       console.say("warning: data.mean is empty, so images are normalized by the shards' own mean and std; set data.mean and data.std to those that " + config.model.weights + " was trained with.");
     if (!eval) console.say("warning: " + resolved.data.path + " has no split \"" + resolved.data.eval_split + "\": this run evaluates nothing. Set data.eval_split.");

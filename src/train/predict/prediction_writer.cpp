@@ -1,9 +1,9 @@
 #include "train/predict/prediction_writer.hpp"
 
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "base/error.hpp"
+#include "base/formatted.hpp"
 
 namespace lockstep {
 namespace {
@@ -16,11 +16,7 @@ class TextWriter final : public PredictionWriter {
   explicit TextWriter(std::ostream& out) : out_(out) {}
   void row(const PredictionRow& row) override {
     out_ << row.file;
-    for (const Guess& guess : row.guesses) {
-      char percent[32];
-      std::snprintf(percent, sizeof percent, "%.2f %%", 100 * guess.probability);
-      out_ << "  " << guess.name << " " << percent;
-    }
+    for (const Guess& guess : row.guesses) out_ << "  " << guess.name << " " << formatted("%.2f %%", 100 * guess.probability);
     out_ << "\n";
   }
 

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
 #include <vector>
 
 #include "base/error.hpp"
+#include "base/formatted.hpp"
 #include "train/report/page_text.hpp"
 
 namespace lockstep {
@@ -85,15 +85,10 @@ std::string exact(double value) {
 
 std::string shown(double value, int digits) {
   if (!std::isfinite(value)) return "–";
-  char text[64];
   const double size = std::abs(value);
-  if (size >= 1e9 || (size > 0 && size < 1e-3)) {
-    std::snprintf(text, sizeof text, "%.*g", digits, value);
-    return text;
-  }
+  if (size >= 1e9 || (size > 0 && size < 1e-3)) return formatted("%.*g", digits, value);
   const int before = size > 0 ? static_cast<int>(std::floor(std::log10(size))) + 1 : 1;
-  std::snprintf(text, sizeof text, "%.*f", std::max(0, digits - before), value);
-  std::string number = text;
+  std::string number = formatted("%.*f", std::max(0, digits - before), value);
   if (number.find('.') != std::string::npos) number.erase(number.find_last_not_of('0') + 1);
   if (number.ends_with('.')) number.pop_back();
   const std::size_t first = number.starts_with('-') ? 1 : 0, point = std::min(number.find('.'), number.size());
@@ -103,9 +98,7 @@ std::string shown(double value, int digits) {
 
 std::string shown_percent(double fraction) {
   if (!std::isfinite(fraction)) return "–";
-  char text[32];
-  std::snprintf(text, sizeof text, "%.2f %%", 100 * fraction);
-  return text;
+  return formatted("%.2f %%", 100 * fraction);
 }
 
 std::string picture_uri(std::span<const std::uint8_t> rgb, std::int64_t height, std::int64_t width) {
