@@ -106,7 +106,8 @@ Target checkpoint_target() {
             ModelConfig model;
             model.name = "resnet20", model.classes = 2;
             read_checkpoint(path, layout(), model, !header.is_imported(), {"momentum_buffer"});
-            const WeightFile weights = read_checkpoint_weights(path);
+            CheckpointHeader same;
+            const WeightFile weights = read_checkpoint_weights(path, same);
             for (const NamedArray& array : weights.arrays)
               if (array.type == ElementType::f32) floats_of(array);
           },
