@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <thread>
 
 #include "base/error.hpp"
 #include "base/in_order.hpp"
@@ -117,7 +115,7 @@ struct Staging {
     if (lock->is_held()) return;
     say(text_of("data.stage: waiting for another job on ", setting.host, " that copies ", manifest.split, " to ", folder.string()));
     while (!lock->is_held()) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      ::usleep(200'000);                    // microseconds
       setting.tick();
       lock.reset();
       lock = std::make_unique<FileLock>(lock_path, kind, false);

@@ -32,11 +32,7 @@ std::string text_in(const std::filesystem::path& path) {
 
 }  // namespace
 
-Config read_same_config(Communicator& comm, const std::string& path, std::span<const std::string> overrides) {
-  Config config = read_config(path, overrides);
-  require_same(comm, "the input", to_toml(config));
-  return config;
-}
+void require_same_config(Communicator& comm, const Config& config) { require_same(comm, "the input", to_toml(config)); }
 
 void require_same_shards(Communicator& comm, const Dataset& train, const Dataset* eval) {
   require_same(comm, "the shards", summary(train) + (eval ? summary(*eval) : ""), "Copy the same shards to all nodes, or set data.path to a folder that all nodes share.");

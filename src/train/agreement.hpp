@@ -10,8 +10,8 @@
 
 namespace lockstep {
 
-/// Each rank reads its own file and overrides.  Error on all ranks where two have it otherwise, naming the first key that differs.
-Config read_same_config(Communicator& comm, const std::string& path, std::span<const std::string> overrides);
+/// Each rank has read its own file and overrides.  Error on all ranks where two have it otherwise, naming the first key that differs.
+void require_same_config(Communicator& comm, const Config& config);
 /// Error on all ranks where two see other images, labels or classes below that path, also of equal number.  eval: may be null.
 void require_same_shards(Communicator& comm, const Dataset& train, const Dataset* eval = nullptr);
 /// A warning for rank 0 where some ranks do not see `file` with the content that rank 0 has written; empty where all do, and on other ranks.

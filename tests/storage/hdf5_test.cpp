@@ -194,6 +194,8 @@ f.create_dataset("huge", (1 << 40,), "<f4")
 f.create_dataset("names", (1 << 40,), "S8")
 loops = f.create_group("loops")
 loops["a"] = loops["b"] = loops
+many = f.create_group("many")
+for i in range(16385): many[str(i)] = f["x"]
 f.create_group("links")["far"] = h5py.ExternalLink(sys.argv[2], "/x")
 )", {folder / "a.h5", folder / "other.h5", folder / "secret"});
   const H5File file = H5File::open(folder / "a.h5");
@@ -213,7 +215,8 @@ f.create_group("links")["far"] = h5py.ExternalLink(sys.argv[2], "/x")
   expect_refused("/huge is larger than the file", [&] { file.info("/huge"); });
   expect_refused("/names is larger than the file", [&] { file.read_texts("/names"); });
   expect_refused("/links/far is a link", [&] { file.list("/links"); });
-  expect_refused("holds more than 16384 objects", [&] { file.list("/loops"); });
+  expect_refused("is too deep", [&] { file.list("/loops"); });
+  expect_refused("holds more than 16384 objects", [&] { file.list("/many"); });
 }
 
 TEST(Hdf5, WhatIsMissingOrOfAnotherTypeIsNamed) {

@@ -199,7 +199,7 @@ def weight_things(folder, made):
     made["foreign"] = write_safetensors(folder / "vit.safetensors", {"patch_embed.proj.weight": numpy.zeros((4, 3, 2, 2)), "head.weight": numpy.zeros((3, 4))})
     made["cut_weights"], made["evil"], made["nine"], made["imported"] = (folder / name for name in ("short.safetensors", "evil.pth", "nine.h5", "imported.h5"))
     made["cut_weights"].write_bytes(made["weights"].read_bytes()[:40])
-    made["empty_pth"], made["empty_weights"], made["half_pth"] = (folder / name for name in ("none.pth", "none.safetensors", "half.pth"))
+    made["empty_pth"], made["empty_weights"], made["half_pth"] = (folder / name for name in ("hollow.pth", "hollow.safetensors", "half.pth"))
     made["empty_pth"].write_bytes(b""), made["empty_weights"].write_bytes(b"")
     run(["export", made["larger"], folder / "whole.pth"])
     made["half_pth"].write_bytes((folder / "whole.pth").read_bytes()[:3000])

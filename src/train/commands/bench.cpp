@@ -106,8 +106,9 @@ void print_profile(const std::vector<std::pair<std::string, double>>& pieces, st
 }  // namespace
 
 int run_bench(const Invocation& invocation, Communicator& comm, Device& device) {
-  Config config = read_same_config(comm, invocation.arguments.at(0), invocation.overrides);
+  Config config = read_config(invocation.arguments.at(0), invocation.overrides);
   Watch watch(comm, config.run);
+  require_same_config(comm, config);
   if (config.bench.io) return bench_reading(config, comm, device, watch.progress);
   config.data.global_batch = global_batch_of(config.data, comm.size());
   const std::int64_t batch = part_of(config.data.global_batch, comm.rank(), comm.size()).size();

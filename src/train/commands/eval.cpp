@@ -15,10 +15,11 @@
 namespace lockstep {
 
 int run_eval(const Invocation& invocation, Communicator& comm, Device& device) {
-  Config config = read_same_config(comm, invocation.arguments.at(0), invocation.overrides);
+  Config config = read_config(invocation.arguments.at(0), invocation.overrides);
+  Watch watch(comm, config.run);
+  require_same_config(comm, config);
   require(!config.data.path.empty(), "data.path is not set. Give the folder of shards that lockstep-convert has made.");
   const std::string folder = run_folder(config.run);
-  Watch watch(comm, config.run);
   std::optional<ChosenCheckpoint> chosen;  // rank 0
   CheckpointHeader header;
   if (comm.rank() == 0) header = chosen.emplace(config, folder).read(read_checkpoint_header);

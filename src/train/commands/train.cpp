@@ -47,10 +47,11 @@ std::optional<Weights> open_weights(Communicator& comm, Config& config, const Re
 }  // namespace
 
 int run_train(const Invocation& invocation, Communicator& comm, Device& device) {
-  Config config = read_same_config(comm, invocation.arguments.at(0), invocation.overrides);
+  Config config = read_config(invocation.arguments.at(0), invocation.overrides);
+  Watch watch(comm, config.run);
+  require_same_config(comm, config);
   require(!config.data.path.empty(), "data.path is not set. Give the folder of shards that lockstep-convert has made.");
   const std::string folder = run_folder(config.run);
-  Watch watch(comm, config.run);
   std::unique_ptr<RunLock> lock;
   if (comm.rank() == 0) {
     std::error_code reason;
