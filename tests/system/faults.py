@@ -5,7 +5,7 @@ import re
 from harness import *
 
 phases = {                              # the call that belongs to a phase of the run of small_input, from its N-th on
-    "MPI's start": "MPI_Init_thread 1", "start": "MPI_Gather 4", "training": "MPI_Iallreduce 5", "evaluation": "MPI_Iallreduce 10", "checkpoint": "H5Dwrite 3", "teardown": "MPI_Finalize 1"}
+    "MPI's start": "MPI_Init_thread 1", "start": "MPI_Gather 5", "training": "MPI_Iallreduce 5", "evaluation": "MPI_Iallreduce 10", "checkpoint": "H5Dwrite 3", "teardown": "MPI_Finalize 1"}
 deaths = {"kill": "", "segv": "", "throw": "", "bad_alloc": "", "exit 0": "exit(0)", "exit 75": "exit(75)"}      # and what exit says
 
 
