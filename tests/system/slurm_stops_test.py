@@ -26,7 +26,7 @@ class Struck(Training):
 
     def wait_until_it_saves(self):
         """The file of step 8 is being written: slowly, so that what comes finds it so."""
-        wait_until(lambda: list(runs.glob(f"{self.run}/checkpoints/step-*8.h5.partial")) or self.has_ended(), 90, "a checkpoint under way")
+        wait_until(lambda: list(runs.glob(f"{self.run}/checkpoints/step-*8.h5*.partial")) or self.has_ended(), 90, "a checkpoint under way")
         assert not self.has_ended(), self.show()
 
 
