@@ -114,12 +114,8 @@ struct Staging {
     lock = std::make_unique<FileLock>(lock_path, kind, false);
     if (lock->is_held()) return;
     say(text_of("data.stage: waiting for another job on ", setting.host, " that copies ", manifest.split, " to ", folder.string()));
-    while (!lock->is_held()) {
-      ::usleep(200'000);                    // microseconds
-      setting.tick();
-      lock.reset();
-      lock = std::make_unique<FileLock>(lock_path, kind, false);
-    }
+    lock = std::make_unique<FileLock>(lock_path, kind, true, setting.tick);
+  }
   }
   void make_room() const;
   void copy_missing() const;
