@@ -116,7 +116,6 @@ struct Staging {
     say(text_of("data.stage: waiting for another job on ", setting.host, " that copies ", manifest.split, " to ", folder.string()));
     lock = std::make_unique<FileLock>(lock_path, kind, true, setting.tick);
   }
-  }
   void make_room() const;
   void copy_missing() const;
   void run();
