@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <iterator>
 #include <source_location>
 #include <sstream>
 #include <type_traits>

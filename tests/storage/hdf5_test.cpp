@@ -6,6 +6,7 @@
 #include <chrono>
 #include <thread>
 
+#include "support/complaint.hpp"
 #include "support/limits.hpp"
 #include "support/python.hpp"
 
@@ -21,16 +22,6 @@ std::vector<std::string> class_names(int count) {
     names.push_back("class_" + std::string(24 - digits.size(), '0') + digits);
   }
   return names;
-}
-
-std::string complaint(const auto& act) {
-  try {
-    act();
-  } catch (const Error& error) {
-    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
-    return error.what();
-  }
-  return "no error";
 }
 
 TEST(Hdf5, H5pyReadsWhatWeWrite) {

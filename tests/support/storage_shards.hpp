@@ -5,9 +5,9 @@
 
 #include <fstream>
 
-#include "base/error.hpp"
 #include "base/random.hpp"
 #include "storage/shards.hpp"
+#include "support/complaint.hpp"
 #include "support/limits.hpp"
 
 namespace lockstep {
@@ -52,15 +52,6 @@ inline void write_set(const std::string& folder, bool own_size, std::int64_t n, 
   for (int shard = 0; shard < count; ++shard) write_shard(folder, header(own_size, n), shard, count, n * shard / count, n * (shard + 1) / count);
 }
 
-std::string complaint(const auto& act) {
-  try {
-    act();
-  } catch (const Error& error) {
-    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
-    return error.what();
-  }
-  return "no error";
-}
 inline std::string complaint_of_opening(const std::string& folder, const std::string& split = "train") {
   return complaint([&] { Dataset(folder, split); });
 }

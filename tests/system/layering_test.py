@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The folders of src/ include only what tests/layering.txt allows, and so do the foreign libraries; no platform #if; no type name twice."""
 import fnmatch
+import os
 import pathlib
 import re
 import sys
@@ -51,6 +52,9 @@ for path in files:
             faults.append(f"{where}: the clock belongs to train/metrics, comm/, tensor/device and convert/")
         if re.search(r"(std::mt19937|std::random_device|\brand\s*\()", line):
             faults.append(f"{where}: random numbers come from base/random.hpp")
+for command in ("env/quickstart.sh", "tests/run.sh"):        # as README starts them
+    if not os.access(root / command, os.X_OK):
+        faults.append(f"{command}: may not be run")
 print(f"{len(files)} files read, {len(folders)} rows, {len(faults)} faults")
 print("\n".join(faults))
 sys.exit(1 if faults or len(files) < 20 else 0)
