@@ -10,45 +10,21 @@ import json
 import os
 import pathlib
 import subprocess
+import sys
 import tempfile
 import time
 
 import numpy as np
 import torch
-import torch.nn as nn
 import torch.nn.functional as F
 from PIL import Image
 
 root = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(root / "tests/support"))
+from torch_models import make  # noqa: E402
+
 MEAN, STD = [0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616]
 BATCH, RATE = 128, 0.1
-
-
-class Block(nn.Module):
-    def __init__(self, channels, out, stride):
-        super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(channels, out, 3, stride, 1, bias=False), nn.BatchNorm2d(out)
-        self.conv2, self.bn2 = nn.Conv2d(out, out, 3, 1, 1, bias=False), nn.BatchNorm2d(out)
-        self.stride, self.grow = stride, out - channels
-
-    def forward(self, x):
-        y = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
-        if self.stride != 1:
-            x = F.pad(x[:, :, ::self.stride, ::self.stride], (0, 0, 0, 0, self.grow // 2, self.grow - self.grow // 2))
-        return F.relu(x + y)
-
-
-def resnet20():
-    layers, width = [nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU()], 16
-    for out, stride in ((16, 1), (32, 2), (64, 2)):
-        for k in range(3):
-            layers.append(Block(width, out, stride if k == 0 else 1))
-            width = out
-    net = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
-    for module in net.modules():
-        if isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-    return net.to(memory_format=torch.channels_last)
 
 
 def images(folder):
@@ -63,7 +39,7 @@ def theirs(folder, epochs, seed):
     torch.manual_seed(seed)
     (train, labels), (test, test_labels) = images(folder / "train"), images(folder / "test")
     mean, std = torch.tensor(MEAN).view(1, 3, 1, 1) * 255, torch.tensor(STD).view(1, 3, 1, 1) * 255
-    net = resnet20()
+    net = make("resnet20", 10).to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(net.parameters(), RATE, momentum=0.9, nesterov=True, weight_decay=5e-4)
     each = len(labels) // BATCH
     warm, total = each, each * epochs

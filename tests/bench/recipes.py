@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """The five recipes on one GPU, each with several seeds, lockstep beside its PyTorch twin on the same images: accuracy, time, rate.
-  recipes.py --shards CIFAR_SHARDS --tar CIFAR_TAR --peers FOLDER [--flowers SHARDS --flower-files FOLDER --weights RESNET34.pth] [--works 1 5-fp16 ...] [--seeds 1,2,3] [--jobs 4]
+  recipes.py --shards CIFAR_SHARDS --tar CIFAR_TAR --peers FOLDER [--flowers SHARDS --flower-files FOLDER --weights RESNET34.pth] [--works 1 5-fp16 ...] [--seeds 1,2,3] [--gpus 0 1] [--jobs 4]
 CIFAR_TAR: train/CLASS/*.jpg and test/CLASS/*.jpg; CIFAR_SHARDS: the same images converted.  FOLDER holds the twins: torch_seeds.py and torch_cifar.py, which print a line of JSON with
-top1_top5 or final_acc, seconds and img_s; recipe 3's twin is torch_flowers.py beside this file.  The first seed of each runs alone and gives time and rate; the others run --jobs at a
-time and give accuracy alone.  PyTorch runs without this shell's LD_LIBRARY_PATH: it brings its own libraries."""
-import argparse, concurrent.futures, json, os, pathlib, statistics, subprocess, sys, tempfile, time
+top1_top5 or final_acc, seconds and img_s; recipe 3's twin is torch_flowers.py beside this file.  The first seed of each has its GPU alone and gives time and rate; the others share
+it, --jobs at a time, and give accuracy alone.  Each of --gpus works through what is left; 0+1 is one place of two GPUs, a rank on each.  PyTorch runs without this shell's
+LD_LIBRARY_PATH: it brings its own libraries."""
+import argparse, json, os, pathlib, queue, statistics, subprocess, sys, tempfile, threading, time
 
 root = pathlib.Path(__file__).resolve().parents[2]
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -14,6 +15,7 @@ parser.add_argument("--lockstep", default=str(root / "build/cuda/lockstep"))
 parser.add_argument("--works", nargs="+")
 parser.add_argument("--sides", default="both", choices=["both", "lockstep", "torch"])
 parser.add_argument("--seeds", default="1,2,3")
+parser.add_argument("--gpus", nargs="+", default=["0"])
 parser.add_argument("--jobs", type=int, default=1)
 parser.add_argument("--limit", type=int, default=900, help="seconds a run may take")
 parser.add_argument("--outputs", default="")
@@ -42,7 +44,8 @@ if unknown := set(a.works or []) - set(works):
     parser.error(f"no work {', '.join(unknown)}; there are {', '.join(works)}")
 
 
-def run(command, environment=None):
+def run(command, gpus, without=()):
+    environment = {k: v for k, v in os.environ.items() if k not in without} | {"CUDA_VISIBLE_DEVICES": gpus.replace("+", ",")}
     start = time.time()
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=a.limit, env=environment)
@@ -51,19 +54,23 @@ def run(command, environment=None):
     return done.stdout, "" if done.returncode == 0 else (done.stdout + done.stderr)[-400:], time.time() - start
 
 
-def ours(name, seed):
+def ours(name, seed, gpus):
     """(top-1 in %, seconds from process start to end, img/s while training), or what went wrong."""
     recipe, overrides, _ = works[name]
-    _, fault, seconds = run([a.lockstep, "train", str(root / f"inputs/{recipe}.toml"), *overrides, f"run.outputs={folder}", f"run.name={name}-{seed}", f"run.seed={seed}"])
+    ranks = gpus.count("+") + 1
+    launcher = ["mpirun", "--allow-run-as-root", "--bind-to", "none", "-n", str(ranks)] if ranks > 1 else []
+    run_name = f"{name}-{ranks}x-{seed}"
+    _, fault, seconds = run([*launcher, a.lockstep, "train", str(root / f"inputs/{recipe}.toml"), *overrides, f"run.outputs={folder}", f"run.name={run_name}", f"run.seed={seed}"], gpus)
     if fault:
         return fault
-    records = [json.loads(line) for line in (folder / f"{name}-{seed}/metrics.jsonl").read_text().splitlines()]
+    records = [json.loads(line) for line in (folder / run_name / "metrics.jsonl").read_text().splitlines()]
     return (100 * [r for r in records if r["kind"] == "eval"][-1]["top1"], seconds, [r for r in records if r["kind"] == "train"][-1]["images_per_second_average"])
 
 
-def twin(name, seed):
-    environment = {k: v for k, v in os.environ.items() if k != "LD_LIBRARY_PATH"}
-    said, fault, seconds = run([sys.executable, *works[name][2], "--seed", str(seed)], environment)
+def twin(name, seed, gpus):
+    ranks = gpus.count("+") + 1
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
+    said, fault, seconds = run([sys.executable, *launcher, *works[name][2], "--seed", str(seed)], gpus, without=["LD_LIBRARY_PATH"])
     lines = [line for line in said.splitlines() if line.startswith("{")]
     if fault or not lines:
         return fault or "nothing printed"
@@ -71,11 +78,38 @@ def twin(name, seed):
     return (100 * (last["final_acc"] if "final_acc" in last else last["top1_top5"][0]), seconds, last["img_s"])
 
 
-def all_seeds(side, name):
-    seeds = [int(s) for s in a.seeds.split(",")]
-    first = side(name, seeds[0])
-    with concurrent.futures.ThreadPoolExecutor(a.jobs) as pool:
-        return [first, *pool.map(lambda seed: side(name, seed), seeds[1:])]
+results = {}                                        # (side, work, seed): what it gave
+alone, shared = queue.SimpleQueue(), queue.SimpleQueue()
+for name in a.works or works:
+    for side, present in ((twin, a.sides != "lockstep" and works[name][2]), (ours, a.sides != "torch" and works[name][0])):
+        for i, seed in enumerate(a.seeds.split(",") if present else []):
+            (shared if i else alone).put((side, name, int(seed)))
+
+
+def work_through(tasks, gpus):
+    while True:
+        try:
+            side, name, seed = tasks.get_nowait()
+        except queue.Empty:
+            return
+        results[side, name, seed] = result = side(name, seed, gpus)
+        print(side.__name__, name, seed, result, file=sys.stderr, flush=True)
+
+
+def serve(gpus):
+    work_through(alone, gpus)
+    sharers = [threading.Thread(target=work_through, args=(shared, gpus)) for _ in range(a.jobs)]
+    for thread in sharers:
+        thread.start()
+    for thread in sharers:
+        thread.join()
+
+
+servers = [threading.Thread(target=serve, args=(gpus,)) for gpus in a.gpus]
+for thread in servers:
+    thread.start()
+for thread in servers:
+    thread.join()
 
 
 def text(results):
@@ -85,14 +119,13 @@ def text(results):
         return "-", "-", "-"
     values = [r[0] for r in good]
     spread = f" +- {statistics.stdev(values):.2f}" if len(values) > 1 else ""
-    alone = results[0]
-    return (f"{statistics.mean(values):.2f}{spread} ({len(values)})", *(("-", "-") if isinstance(alone, str) else (f"{alone[1]:.1f}", f"{alone[2]:,.0f}")))
+    first = results[0]
+    return (f"{statistics.mean(values):.2f}{spread} ({len(values)})", *(("-", "-") if isinstance(first, str) else (f"{first[1]:.1f}", f"{first[2]:,.0f}")))
 
 
 print("| recipe | lockstep top-1 % | s | img/s | PyTorch top-1 % | s | img/s | difference | allowed |\n|---|---|---|---|---|---|---|---|---|", flush=True)
 for name in a.works or works:
-    mine = all_seeds(ours, name) if a.sides != "torch" and works[name][0] else []
-    theirs = all_seeds(twin, name) if a.sides != "lockstep" and works[name][2] else []
+    mine, theirs = ([results[key] for key in ((side, name, int(seed)) for seed in a.seeds.split(",")) if key in results] for side in (ours, twin))
     accuracies = [[r[0] for r in side if not isinstance(r, str)] for side in (mine, theirs)]
     difference = allowed = "-"
     if all(accuracies):

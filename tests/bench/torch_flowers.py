@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""PyTorch's twin of recipe 3 (inputs/flowers_resnet34.toml, flowers_resnet34_frozen.toml) on one GPU, and the weights that both start from.
+"""PyTorch's twin of recipe 3 (inputs/flowers_resnet34.toml, flowers_resnet34_frozen.toml) on one GPU, or under torchrun on several, and the weights that both start from.
   torch_flowers.py pretrain TAR WEIGHTS.pth [--epochs 10]      ResNet-34 on CIFAR's images at 64 x 64; TAR: train/CLASS/*.jpg
   torch_flowers.py train --weights WEIGHTS.pth (--files FOLDER | --shards FOLDER) [--freeze] [--seed 0] [--epochs 30]
 --files: the photographs as they were, train/CLASS/ and val/CLASS/; --shards: the same as lockstep-convert stored them.  Prints a line of JSON."""
-import argparse, io, json, math, pathlib, tarfile, time
+import argparse, io, json, math, os, pathlib, tarfile, time
 import numpy as np, torch, torch.nn.functional as F, torchvision
 from PIL import Image
 from torchvision import transforms as T
@@ -44,37 +44,54 @@ def from_shards(folder, split):
 
 
 def train(a):
+    ranks, rank, device = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0)), DEVICE
+    if ranks > 1:
+        device = f"cuda:{os.environ['LOCAL_RANK']}"
+        torch.cuda.set_device(device)
+        torch.distributed.init_process_group("nccl")
     torch.manual_seed(a.seed)
     read = (lambda split: from_files(a.files, split)) if a.files else (lambda split: from_shards(a.shards, split))
     finish = [T.ToTensor(), T.Normalize(MEAN, STD)]
     sets = {"train": Images(*read("train"), T.Compose([T.RandomResizedCrop(224), T.RandomHorizontalFlip(), *finish])),
             "val": Images(*read("val"), T.Compose([T.Resize(256), T.CenterCrop(224), *finish]))}
-    loader = {k: torch.utils.data.DataLoader(v, 16, shuffle=k == "train", drop_last=k == "train", num_workers=8, persistent_workers=True, pin_memory=True) for k, v in sets.items()}
+    sampler = torch.utils.data.DistributedSampler(sets["train"], seed=a.seed) if ranks > 1 else None
+    workers = {"num_workers": 8, "persistent_workers": True, "pin_memory": True}
+    loader = {"train": torch.utils.data.DataLoader(sets["train"], 16, shuffle=not sampler, sampler=sampler, drop_last=True, **workers),
+              "val": torch.utils.data.DataLoader(sets["val"], 16, **workers)}
     model = torchvision.models.resnet34(num_classes=max(sets["train"].labels) + 1)
     weights = {k: v for k, v in torch.load(a.weights, map_location="cpu").items() if k in model.state_dict() and v.shape == model.state_dict()[k].shape}
     model.load_state_dict(weights, strict=False)
     for name, p in model.named_parameters():
         p.requires_grad_(not a.freeze or name.startswith("fc"))
-    model.to(DEVICE).to(memory_format=torch.channels_last)
-    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], 0.001, momentum=0.9, weight_decay=0.005)
+    model.to(device).to(memory_format=torch.channels_last)
+    if ranks > 1:
+        model = model if a.freeze else torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
+        model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[device])
+        torch.manual_seed(1000 * a.seed + rank)          # crops of its own
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], 0.001 * ranks, momentum=0.9, weight_decay=0.005)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda e: (1 + math.cos(math.pi * e / a.epochs)) / 2 * 0.9 + 0.1)
     start, images = time.time(), 0
-    for _ in range(a.epochs):
+    for epoch in range(a.epochs):
         model.train()
+        if sampler:
+            sampler.set_epoch(epoch)
         for x, y in loader["train"]:
-            loss = F.cross_entropy(model(x.to(DEVICE, non_blocking=True).contiguous(memory_format=torch.channels_last)), y.to(DEVICE, non_blocking=True))
+            loss = F.cross_entropy(model(x.to(device, non_blocking=True).contiguous(memory_format=torch.channels_last)), y.to(device, non_blocking=True))
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()
-            images += len(y)
+            images += ranks * len(y)
         schedule.step()
     if DEVICE == "cuda":
         torch.cuda.synchronize()
     seconds = time.time() - start
     model.eval()
     with torch.no_grad():
-        right = sum((model(x.to(DEVICE)).argmax(1).cpu() == y).sum().item() for x, y in loader["val"])
-    print(json.dumps({"peer": "torch " + torch.__version__, "final_acc": right / len(sets["val"]), "loss": loss.item(), "seconds": round(seconds, 1), "img_s": round(images / seconds)}))
+        right = sum((model(x.to(device)).argmax(1).cpu() == y).sum().item() for x, y in loader["val"])
+    if rank == 0:
+        print(json.dumps({"peer": "torch " + torch.__version__, "final_acc": right / len(sets["val"]), "loss": loss.item(), "seconds": round(seconds, 1), "img_s": round(images / seconds)}))
+    if ranks > 1:
+        torch.distributed.destroy_process_group()
 
 
 def pretrain(a):

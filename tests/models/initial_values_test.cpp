@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "models/models.hpp"
-#include "support/models_python.hpp"
 #include "support/models_torch.hpp"
 
 namespace lockstep::test {
@@ -46,7 +45,7 @@ TEST_P(InitialValues, AreDrawnFromTorchsDistributionTensorByTensor) {
   if (!has_torch()) GTEST_SKIP() << no_torch;
   const std::string name = GetParam();
   const ScratchFolder folder;
-  run_in(folder, std::string(python_models) + "torch.manual_seed(1)\nm = make('" + name + "', 1000)\n" + text_of("most = ", most, "\n") +
+  run_in(folder, python_models() + "torch.manual_seed(1)\nm = make('" + name + "', 1000)\n" + text_of("most = ", most, "\n") +
                          "for i, p in enumerate(m.parameters()):\n"
                          "    v = p.detach().flatten(); step = (v.numel() + most - 1) // most\n"
                          "    v[::step].numpy().tofile(str(i))\n");

@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "models/models.hpp"
-#include "support/models_python.hpp"
 #include "support/models_torch.hpp"
 
 namespace lockstep::test {
@@ -47,7 +46,7 @@ std::string listing(const Graph& graph) {
 TEST(Models, ParametersAndBuffersAreTorchvisionsInNameShapeAndOrder) {
   if (!has_torch()) GTEST_SKIP() << no_torch;
   const ScratchFolder folder;
-  std::string script = python_models;
+  std::string script = python_models();
   for (const Case& c : cases()) script += text_of("m = make('", c.name, "', 7, '", c.stem, "')\n") +
       "with open('" + c.name + "-" + c.stem + "', 'w') as f:\n"
       "    for k, v in m.named_parameters(): print('parameter', k, *v.shape, file=f)\n"

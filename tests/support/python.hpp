@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -16,6 +17,11 @@ namespace lockstep {
 inline std::string python_program() {
   const char* const named = std::getenv("LOCKSTEP_PYTHON");
   return named ? named : "/usr/bin/python3";
+}
+
+/// Lines that give a script PyTorch's networks: make(name, classes, stem) of torch_models.py.
+inline std::string python_models() {
+  return "import sys\nsys.path.insert(0, '" + std::filesystem::path(__FILE__).parent_path().string() + "')\nimport numpy as np, torch\nfrom torch_models import make\n";
 }
 
 /// Runs the script with sys.argv[1:] = arguments.  Returns what it printed; throws with that text when it fails.

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "base/config.hpp"
-#include "support/models_python.hpp"
 #include "support/python.hpp"
 #include "support/scratch.hpp"
 #include "tensor/views.hpp"
@@ -47,11 +46,9 @@ inline std::string request_of(const TorchCase& c, const std::string& task, bool 
 class TorchOracle {
  public:
   explicit TorchOracle(const std::string& request) {
-    write_file(folder_ / "models.py", python_models);
     const std::string script = (std::filesystem::path(__FILE__).parent_path().parent_path() / "train" / "torch_oracle.py").string();
     // Freed blocks of any size stay with the process: fresh pages cost more than the arithmetic on them.
-    pipe_ = popen(("MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=100000000000 OPENBLAS_NUM_THREADS=1 " + python_program() + " -B '" + script + "' '" + folder_.path() +
-                   "' '" + request + "'").c_str(), "r");
+    pipe_ = popen(("MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=100000000000 OPENBLAS_NUM_THREADS=1 " + python_program() + " -B '" + script + "' '" + request + "'").c_str(), "r");
     if (!pipe_) throw std::runtime_error("cannot start " + script);
     fcntl(fileno(pipe_), F_SETPIPE_SZ, 1 << 20);
   }
@@ -76,7 +73,6 @@ class TorchOracle {
   bool is_at_end() { return std::fgetc(pipe_) == EOF; }
 
  private:
-  ScratchFolder folder_;
   std::FILE* pipe_ = nullptr;
 };
 

@@ -1,19 +1,20 @@
 """PyTorch's answers for torch_*_test.cpp, in float64, as a stream of bytes on stdout that support/train_oracle.hpp reads.
 
-torch_oracle.py FOLDER REQUEST      FOLDER holds models.py (support/models_python.hpp); REQUEST is JSON, see logits() and steps().
+torch_oracle.py REQUEST      REQUEST is JSON, see logits() and steps().
 Arrays are f32 in PyTorch's layouts, in the order of named_parameters() and named_buffers(); images NHWC; labels i32; losses f64.
 """
 import copy
 import itertools
 import json
 import os
+import pathlib
 import sys
 
 import torch
 import torch.nn.functional as F
 
-sys.path.insert(0, sys.argv[1])
-from models import make  # noqa: E402
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from torch_models import make  # noqa: E402
 
 OUT = os.fdopen(os.dup(1), "wb", buffering=1 << 20)
 os.dup2(2, 1)                                     # what a library prints must not land in the stream
@@ -189,6 +190,6 @@ def steps(request):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    asked = json.loads(sys.argv[2])
+    asked = json.loads(sys.argv[1])
     {"logits": logits, "steps": steps}[asked["task"]](asked)
     OUT.flush()
