@@ -3,7 +3,7 @@
   recipes.py --shards CIFAR_SHARDS --tar CIFAR_TAR --peers FOLDER [--flowers SHARDS --flower-files FOLDER --weights RESNET34.pth] [--works 1 5-fp16 ...] [--seeds 1,2,3] [--gpus 0 1] [--jobs 4]
 CIFAR_TAR: train/CLASS/*.jpg and test/CLASS/*.jpg; CIFAR_SHARDS: the same images converted.  FOLDER holds the twins: torch_seeds.py and torch_cifar.py, which print a line of JSON with
 top1_top5 or final_acc, seconds and img_s; recipe 3's twin is torch_flowers.py beside this file.  The first seed of each has its GPU alone and gives time and rate; the others share
-it, --jobs at a time, and give accuracy alone.  Each of --gpus works through what is left; 0+1 is one place of two GPUs, a rank on each.  PyTorch runs without this shell's
+it, --jobs at a time, and give accuracy alone; --together: all share.  --epochs: so many of each instead of the recipe's, for the rate alone.  Each of --gpus works through what is left; 0+1 is one place of two GPUs, a rank on each.  PyTorch runs without this shell's
 LD_LIBRARY_PATH: it brings its own libraries."""
 import argparse, json, os, pathlib, queue, statistics, subprocess, sys, tempfile, threading, time
 
@@ -17,6 +17,8 @@ parser.add_argument("--sides", default="both", choices=["both", "lockstep", "tor
 parser.add_argument("--seeds", default="1,2,3")
 parser.add_argument("--gpus", nargs="+", default=["0"])
 parser.add_argument("--jobs", type=int, default=1)
+parser.add_argument("--together", action="store_true")
+parser.add_argument("--epochs", type=int, default=0)
 parser.add_argument("--limit", type=int, default=900, help="seconds a run may take")
 parser.add_argument("--outputs", default="")
 a = parser.parse_args()
@@ -39,7 +41,9 @@ works = {
 }
 for depth in (20, 32, 44, 56, 110):
     works[f"he{depth}"] = (f"cifar10_resnet{depth}", [*cifar, "precision=fp16", "run.evaluate_every_epochs=40"],
-                           [*cifar_py, "--arch", "resnet20", "--recipe", "he", "--graph", "--eval-every", "1000"] if depth == 20 else None)
+                           [*cifar_py, "--arch", "resnet20", "--recipe", "onecycle" if a.epochs else "he", "--graph", "--eval-every", "1000"] if depth == 20 else None)
+if a.epochs:
+    works = {name: (recipe, [*overrides, f"run.epochs={a.epochs}"], words and [*words, "--epochs", str(a.epochs)]) for name, (recipe, overrides, words) in works.items()}
 if unknown := set(a.works or []) - set(works):
     parser.error(f"no work {', '.join(unknown)}; there are {', '.join(works)}")
 
@@ -83,7 +87,7 @@ alone, shared = queue.SimpleQueue(), queue.SimpleQueue()
 for name in a.works or works:
     for side, present in ((twin, a.sides != "lockstep" and works[name][2]), (ours, a.sides != "torch" and works[name][0])):
         for i, seed in enumerate(a.seeds.split(",") if present else []):
-            (shared if i else alone).put((side, name, int(seed)))
+            (shared if i or a.together else alone).put((side, name, int(seed)))
 
 
 def work_through(tasks, gpus):
@@ -120,7 +124,7 @@ def text(results):
     values = [r[0] for r in good]
     spread = f" +- {statistics.stdev(values):.2f}" if len(values) > 1 else ""
     first = results[0]
-    return (f"{statistics.mean(values):.2f}{spread} ({len(values)})", *(("-", "-") if isinstance(first, str) else (f"{first[1]:.1f}", f"{first[2]:,.0f}")))
+    return (f"{statistics.mean(values):.2f}{spread} ({len(values)})", *(("-", "-") if isinstance(first, str) or a.together else (f"{first[1]:.1f}", f"{first[2]:,.0f}")))
 
 
 print("| recipe | lockstep top-1 % | s | img/s | PyTorch top-1 % | s | img/s | difference | allowed |\n|---|---|---|---|---|---|---|---|---|", flush=True)
