@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """On a GPU, the loss of each epoch in fp16 and bf16 lies where PyTorch's own seeds put it in the same precision (autocast; fp16 with GradScaler), on the same shards.
 ResNet-20 without augmentation, so that both train on the same images.  Skipped where no GPU or no torch is.
-  gpu_curves_test.py [FOLDER OF SHARDS]      LOCKSTEP_PYTHON names a python with torch"""
+  gpu_curves_test.py [FOLDER OF SHARDS [PRECISION...]]      LOCKSTEP_PYTHON names a python with torch"""
 import concurrent.futures
 import statistics
 
@@ -70,7 +70,7 @@ def ours(precision, seed):
     return [statistics.mean(losses[e * each:(e + 1) * each]) for e in range(EPOCHS)]
 
 
-for precision in ("fp16", "bf16"):
+for precision in sys.argv[2:] or ("fp16", "bf16"):
     with concurrent.futures.ThreadPoolExecutor(SEEDS) as pool:
         peers = list(pool.map(lambda seed: theirs(precision, seed), range(1, SEEDS + 1)))
     mine = [ours(precision, seed) for seed in range(1, SEEDS + 1)]
