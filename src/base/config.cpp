@@ -162,7 +162,7 @@ std::string take(const toml::node& node, const Rule& rule, double& target) {
   if (!node.is_number() || !number) return "is no number";
   if (!std::isfinite(*number)) return "is not finite";
   if (*number < rule.low || *number > rule.high) return "is out of range";
-  return target = *number, "";
+  return target = *number + 0.0, "";     // -0 becomes 0, whose text reads back equal
 }
 std::string take(const toml::node& node, const Rule& rule, std::string& target) {
   const auto* value = node.as_string();

@@ -213,6 +213,8 @@ TEST(Config, TheResolvedTextReadsBackEqual) {
   Config third;
   third.optimizer.learning_rate = 1.0 / 3;
   EXPECT_EQ(parse_config(to_toml(third), "resolved").optimizer.learning_rate, 1.0 / 3);
+  const Config negative_zero = parse_config("[data]\nmean = [0.5, -0e-1, -0.0]\nstd = [1, 1, 1]", "input");
+  EXPECT_TRUE(differences(negative_zero, parse_config(to_toml(negative_zero), "resolved")).empty());
 }
 
 TEST(Config, PythonsTomlReaderUnderstandsTheResolvedText) {
