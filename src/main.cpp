@@ -114,6 +114,8 @@ int guarded(Work&& work, unsigned patience = usual_patience) {
   }
 }
 
+bool is_failure(int code) { return code != exit_done && code != exit_stopped_early; }
+
 /// The ordinal of this rank's GPU, or -1 where the command can do without and a rank sees none.
 int choose_device(Communicator& comm, bool needs_device) {
   if (is_host_build()) return 0;
@@ -132,7 +134,9 @@ int run_on_ranks(const Command& command, const Invocation& invocation) {
   if (ordinal >= 0) kokkos.emplace(ordinal, threads);
   Device device(!kokkos.has_value());
   comm = with_gpus(std::move(comm), device, [](const std::string& line) { std::cerr << "lockstep: " << line << std::endl; });
-  return command.ranks(invocation, *comm, device);
+  const int code = guarded([&] { return command.ranks(invocation, *comm, device); });
+  if (is_failure(code)) abort_all(code);           // before NCCL and Kokkos are taken down: on a GPU that has failed they wait, or end the process in their own words
+  return code;
 }
 
 std::atomic<bool> is_at_work{false};
@@ -165,7 +169,7 @@ int run_guarded(const Command& command, const Invocation& invocation, int& argc,
   }
   const int rank = mpi->rank(), size = mpi->size();
   const int code = guarded([&] { return run_on_ranks(command, invocation); });
-  if (code != exit_done && code != exit_stopped_early) abort_all(code);
+  if (is_failure(code)) abort_all(code);
   mpi.reset();
   return leave(code, rank, size);
 }
