@@ -132,6 +132,10 @@ int run_on_ranks(const Command& command, const Invocation& invocation) {
   const int threads = thread_count(), ordinal = choose_device(*comm, command.needs_device);
   std::optional<KokkosSession> kokkos;
   if (ordinal >= 0) kokkos.emplace(ordinal, threads);
+  on_gpu_lost([](const std::string& message) {
+    report(message);
+    abort_all(exit_internal);
+  });
   Device device(!kokkos.has_value());
   comm = with_gpus(std::move(comm), device, [](const std::string& line) { std::cerr << "lockstep: " << line << std::endl; });
   const int code = guarded([&] { return command.ranks(invocation, *comm, device); });

@@ -8,12 +8,14 @@
 #include <sstream>
 #include <type_traits>
 
+#include "tensor/cuda_check.hpp"
+
 namespace lockstep {
 namespace {
 
-/// Throws with the call site.
+/// Fails with the call site.
 void check(cublasStatus_t status, std::source_location site = std::source_location::current()) {
-  if (status != CUBLAS_STATUS_SUCCESS) fail_with(exit_internal, "cuBLAS: ", cublasLtGetStatusString(status), " at ", site.file_name(), ":", site.line());
+  if (status != CUBLAS_STATUS_SUCCESS) fail_on_gpu(text_of("cuBLAS: ", cublasLtGetStatusString(status), " at ", site.file_name(), ":", site.line()));
 }
 
 template <auto destroy>

@@ -9,15 +9,17 @@
 #include <source_location>
 #include <sstream>
 
+#include "tensor/cuda_check.hpp"
+
 namespace lockstep {
 namespace {
 
-/// Throws with the call site and the library's own words.
+/// Fails with the call site and the library's own words.
 void check(cudnnStatus_t status, std::source_location site = std::source_location::current()) {
   if (status == CUDNN_STATUS_SUCCESS) return;
   std::array<char, 512> words{};
   cudnnGetLastErrorString(words.data(), words.size());
-  fail_with(exit_internal, "cuDNN: ", cudnnGetErrorString(status), " at ", site.file_name(), ":", site.line(), ": ", words.data());
+  fail_on_gpu(text_of("cuDNN: ", cudnnGetErrorString(status), " at ", site.file_name(), ":", site.line(), ": ", words.data()));
 }
 
 class CudnnLibrary final : public Cudnn {

@@ -16,7 +16,7 @@ void start_kernel(const void* function, dim3 grid, dim3 block, std::size_t memor
   config.attrs = &early, config.numAttrs = is_early ? 1 : 0;
   void* pointers[] = {&arguments};
   const cudaError_t status = cudaLaunchKernelExC(&config, function, pointers);
-  if (status != cudaSuccess) fail_with(exit_internal, "CUDA: direct convolution: ", cudaGetErrorString(status));
+  if (status != cudaSuccess) fail_on_gpu(text_of("CUDA: direct convolution: ", cudaGetErrorString(status)));
 }
 
 }  // namespace lockstep

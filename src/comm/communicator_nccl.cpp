@@ -21,8 +21,7 @@ namespace {
 
 void check(ncclResult_t status, std::source_location site = std::source_location::current()) {
   if (status == ncclSuccess) return;
-  fail_with(exit_internal, "NCCL: ", ncclGetErrorString(status), " at ", site.file_name(), ":", site.line(), ": ", ncclGetLastError(nullptr),
-            " (NCCL_DEBUG=INFO says more)");
+  fail_on_gpu(text_of("NCCL: ", ncclGetErrorString(status), " at ", site.file_name(), ":", site.line(), ": ", ncclGetLastError(nullptr), " (NCCL_DEBUG=INFO says more)"));
 }
 /// Looks once a second whether NCCL has lost a peer or the network: its kernels then wait for ever, and the host for them.
 /// A rank that leaves with a message of its own, or that the watchdog or the launcher finds dead, ends the job within moments; what NCCL noticed of

@@ -33,6 +33,10 @@ struct VisibleGpus {
 };
 VisibleGpus visible_gpus();
 
+/// A GPU that a kernel's illegal address, its memory's or the bus's failure made useless to this process cannot be taken down in order: libraries' destructors crash
+/// or wait.  end(message) is called where that shows, once, and ends the process.  In a CPU build nothing.
+void on_gpu_lost(void (*end)(const std::string& message));
+
 /// A recorded sequence of device work: a CUDA graph, or the function itself.  Destroy before the communicators it uses.
 class Replay {
  public:

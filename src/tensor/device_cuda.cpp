@@ -101,6 +101,29 @@ class GraphReplay final : public Replay {
 
 }  // namespace
 
+namespace {
+
+std::atomic<void (*)(const std::string&)> end_on_lost_gpu = nullptr;
+
+/// After such an error every call returns it.
+bool is_gpu_lost() {
+  const cudaError_t status = cudaFree(nullptr);
+  return status != cudaSuccess && (status < cudaErrorStreamCaptureUnsupported || status > cudaErrorStreamCaptureWrongThread);   // while a stream is captured it may not be called
+}
+
+}  // namespace
+
+void on_gpu_lost(void (*end)(const std::string&)) { end_on_lost_gpu = end; }
+
+void fail_on_gpu(const std::string& message) {
+  static std::atomic_flag is_ending;
+  if (const auto end = end_on_lost_gpu.load(); end && is_gpu_lost()) {
+    if (!is_ending.test_and_set()) end(message);
+    for (;;) pause();                    // another thread is at it
+  }
+  fail_with(exit_internal, message);
+}
+
 KokkosSession::KokkosSession(int ordinal, int threads) {
   const VisibleGpus gpus = visible_gpus();
   require(!gpus.places.empty(), gpus.reason);

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <nv/target>
 
-#include "base/error.hpp"
+#include "tensor/cuda_check.hpp"
 #include "tensor/device.hpp"
 
 namespace lockstep {
@@ -40,7 +40,7 @@ void launch_early(const Device& device, void (*kernel)(Arguments...), dim3 block
   config.gridDim = blocks, config.blockDim = threads, config.stream = static_cast<cudaStream_t>(device.native_stream(device.current()));
   config.attrs = &early, config.numAttrs = is_early ? 1 : 0;
   const cudaError_t status = cudaLaunchKernelEx(&config, kernel, arguments...);
-  if (status != cudaSuccess) fail_with(exit_internal, "CUDA: a kernel's launch: ", cudaGetErrorString(status));
+  if (status != cudaSuccess) fail_on_gpu(text_of("CUDA: a kernel's launch: ", cudaGetErrorString(status)));
 }
 
 }  // namespace lockstep
