@@ -16,6 +16,7 @@ using namespace hdf5_objects;
 struct H5File::State {
   static constexpr std::size_t most_objects = 1 << 14;   // of a listed group; a ResNet-152 has 932 tensors
   std::string path;
+  SealedBytes bytes;                       // that the library reads in the place of the file; outlive it
   Handle file;
   std::int64_t file_bytes = 0;             // of a file that is read
   mutable std::string hard_parent = {};    // a group that was reached by hard links alone; what makes others does not run beside us
@@ -152,7 +153,7 @@ H5File H5File::create(const std::string& path, std::int64_t align_large) {
   require(!std::filesystem::exists(path), path, ": is there already. Remove it, or write elsewhere.");
   const Handle creation = stampless(H5P_FILE_CREATE), access = access_list();
   if (align_large > 0) H5Pset_alignment(access.id(), static_cast<hsize_t>(align_large), static_cast<hsize_t>(align_large));
-  auto state = std::make_unique<State>(State{path, Handle(H5Fcreate(path.c_str(), H5F_ACC_EXCL, creation.id(), access.id()), H5Fclose), std::int64_t{1} << 62});
+  auto state = std::make_unique<State>(State{path, SealedBytes(), Handle(H5Fcreate(path.c_str(), H5F_ACC_EXCL, creation.id(), access.id()), H5Fclose), std::int64_t{1} << 62});
   state->check(static_cast<bool>(state->file), "cannot be made. Check that its folder exists and can be written");
   return H5File(std::move(state));
 }
@@ -160,10 +161,19 @@ H5File H5File::create(const std::string& path, std::int64_t align_large) {
 H5File H5File::open(const std::string& path) {
   const Locked locked;
   const Handle access = access_list();
-  auto state = std::make_unique<State>(State{path, Handle(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.id()), H5Fclose), 0});
+  auto state = std::make_unique<State>(State{path, SealedBytes(), Handle(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.id()), H5Fclose), 0});
   state->check(static_cast<bool>(state->file), "cannot be read");
   std::error_code unknown;
   state->file_bytes = static_cast<std::int64_t>(std::filesystem::file_size(path, unknown));
+  return H5File(std::move(state));
+}
+
+H5File H5File::open(const std::string& path, SealedBytes bytes) {
+  if (!bytes) return open(path);
+  const Locked locked;
+  const std::span<char> image = bytes.bytes();
+  auto state = std::make_unique<State>(State{path, std::move(bytes), open_in_memory(image), std::ssize(image)});
+  state->check(static_cast<bool>(state->file), "cannot be read");
   return H5File(std::move(state));
 }
 
