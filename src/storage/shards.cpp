@@ -354,7 +354,7 @@ std::string inspect_shard(const std::string& path) {
                              ", rotate ", h.rotate, ")\nimages     ", content.records.size(), " of the split's ", h.split_images, ", ",
                              h.height > 0 ? text_of(h.height, " x ", h.width, " pixels") : "of their own sizes", ", ", bytes, " bytes\nmean, std  ", numbers(h.mean), "; ",
                              numbers(h.std), "\nclasses    ", h.classes.size(), "\n");
-  for (std::size_t i = 0; i < h.classes.size(); ++i) text += text_of("  ", i, "  ", h.classes[i], "  ", images_of[i], "\n");
+  for (std::size_t i = 0; i < h.classes.size(); ++i) text += text_of("  ", i, "  ", on_one_line(h.classes[i]), "  ", images_of[i], "\n");
   return text + "checksums  the seal and all images hold\n";
 }
 
