@@ -284,6 +284,8 @@ WRONG = [
   ("import, the two paths swapped", "import {made}.h5 {weights}", ["good.safetensors", ".h5", "weights first"], 1, "overwrites the weights"),
   ("import into nowhere", "import {weights} {none}/made.h5", ["made.h5", "folder exists"], 1, "says it is written"),
   ("import over a run's checkpoint", "import {weights} {larger}", ["{larger}", "is there already", "Name another"], 1, "the run cannot go on"),
+  ("import into a folder called as a file", "import {weights} {pth_folder}/made.h5", ["made.h5", "is there already"], 1, "loads all, then cannot rename"),
+  ("export into a folder called as a file", "export {larger} {pth_folder}", ["made.pth", "is a folder", "Name a file"], 1, "writes all, then cannot rename"),
   ("import over a shard", "import {weights} {val_shard}", ["val-00000-of-00001.h5", "is there already"], 1, "the shard is gone"),
   ("export of a variable that is not set", "export '' {made}.pth", ["an argument is empty"], 1, ": No such file"),
   ("export to an unknown form", "export {larger} {made}.bin", ["made.bin", ".safetensors", ".pth"], 1, "writes some form"),
