@@ -35,7 +35,7 @@ WRONG = [
   ("no such input file", "train {folder}/goood.toml", ["goood.toml", "No such file", "good.toml"], both, "trains with defaults"),
   ("a folder", "train {empty}", ["{empty}", "folder"], 1, "reads 0 bytes and trains with defaults"),
   ("an empty input file", "train {zero}", ["data.path is not set", "lockstep-convert"], 1, "divides by a batch of 0"),
-  ("a shard", "train {train_shard}", ["train-00000-of-00001.h5:1", "no TOML"], 1, "says 'invalid utf-8 at byte 137'"),
+  ("a shard", "train {train_shard}", ["train-00000-of-00001.h5", "a shard, not an input file"], 1, "says 'invalid utf-8 at byte 137'"),
   ("a path of a name of 300 bytes", "train {folder}/{long}.toml", ["{long}.toml", "File name too long"], 1, "a crash, or an empty input"),
   ("a file of 5 MB", "train {huge}", ["huge.toml", "more than an input file"], 1, "parses for minutes"),
   ("a file without the right to read it", "nobody= train {secret}", ["secret.toml", "Permission denied"], 1, "trains with defaults"),
