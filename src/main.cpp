@@ -91,7 +91,7 @@ void report(const std::string& message, unsigned patience = usual_patience) {
     ::usleep(patience);
     if (before == 0 && stop_requested() != 0) return;
   }
-  const std::string line = text_of("lockstep", who.empty() ? "" : "[" + who + "]", ": error: ", message, "\n");
+  const std::string line = text_of("lockstep", who.empty() ? "" : "[" + who + "]", ": error: ", on_one_line(message), "\n");
   std::cerr << line << std::flush;       // in one piece: other lines come at the same time
 }
 
@@ -232,6 +232,10 @@ int main(int argc, char** argv) {
     return exit_bad_input;
   } catch (const CLI::ParseError& error) {
     report(std::string(error.what()) + ". See lockstep --help.");
+    return exit_bad_input;
+  }
+  if (std::ranges::count(words, "") > 0) {
+    report(text_of("lockstep ", chosen->name, ": an argument is empty, as where a script's variable is not set. See lockstep --help."));
     return exit_bad_input;
   }
   for (const std::string& word : words) {

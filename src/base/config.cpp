@@ -341,7 +341,9 @@ std::string file_text(const std::string& path) {
   }
   const auto bytes = fs::file_size(path, ignored);
   require(ignored || bytes <= largest_input_bytes, path, ": holds ", bytes, " bytes, more than an input file does. Name a TOML file, such as inputs/quickstart.toml.");
-  return {std::istreambuf_iterator<char>(file), {}};
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  require(!text.starts_with("\x89HDF"), path, ": is a checkpoint or a shard, not an input file. Name its run's INPUT.toml, and eval.checkpoint=PATH to choose a checkpoint.");
+  return text;
 }
 
 }  // namespace

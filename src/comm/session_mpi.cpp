@@ -1,5 +1,6 @@
 // session: MPI's lifetime, what a rank calls itself in messages, and the way all ranks end together.
 // The launcher's variables are read here, so that a launch that cannot work is explained before any work is done.
+#include <pwd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -42,6 +43,11 @@ bool has_rendezvous() {
   return false;
 }
 
+/// A user without an entry in passwd (containers, `srun --uid`) and without HOME: PMIx asks for a home, takes it for granted and crashes.
+void give_a_home() {
+  if (!has_variable("HOME") && !::getpwuid(::getuid())) ::setenv("HOME", "/", 0);
+}
+
 [[noreturn]] void fail_as_singleton(int tasks) {
   if (has_variable("OMPI_COMM_WORLD_SIZE") || has_variable("PMI_SIZE"))
     fail("the launcher started ", tasks, " processes, but to MPI each of them is alone (1 rank). The launcher belongs to another MPI than the "
@@ -55,6 +61,7 @@ bool has_rendezvous() {
 MpiSession::MpiSession(int* argc, char*** argv) {
   const Launch told = launch();
   if (told.size > 1 && !has_rendezvous()) fail_as_singleton(told.size);     // MPI_Init would only abort, in its own words
+  give_a_home();
   int provided = MPI_THREAD_SINGLE;
   check_mpi(MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &provided));
   if (told.size > 1 && size() == 1) fail_as_singleton(told.size);

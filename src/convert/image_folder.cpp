@@ -86,6 +86,8 @@ Listing ImageFolder::open(const std::string& input, std::uint64_t seed) {
     const fs::path val = fs::absolute(val_dir_).lexically_normal();
     const fs::path folder = val.has_filename() ? val : val.parent_path();    // "val/" is "val"
     val_root = folder.parent_path(), val_below = folder.filename().string();
+    require(!fs::equivalent(folder, fs::is_directory(root / "train") ? root / "train" : root), "--val-dir ", val_dir_,
+            ": is the folder of the training images, and evaluating on those says nothing. Name another, or take a part of each class for it by --val-fraction");
   } else if (fs::is_directory(root / "train")) {
     for (const char* word : {"test", "val"})
       if (fs::is_directory(root / word)) {

@@ -84,6 +84,9 @@ int run(int argc, char** argv) {
     fail(words, ". lockstep-convert --help shows all options");
   }
   for (auto& [command, source] : commands)
+    require(!command->parsed() || (!options.output.empty() && (!source->has_input() || !input.empty())),
+            source->name(), ": INPUT or OUTPUT is empty, as where a script's variable is not set. lockstep-convert --help shows all options");
+  for (auto& [command, source] : commands)
     if (command->parsed()) convert(*source, input, options);
   return exit_done;
 }

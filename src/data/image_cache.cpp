@@ -1,16 +1,14 @@
 #include "data/image_cache.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <exception>
-#include <fstream>
 #include <mutex>
 #include <thread>
 
 #include "base/error.hpp"
+#include "base/host_memory.hpp"
 
 namespace lockstep {
 namespace {
@@ -47,14 +45,6 @@ void read_images(const Dataset& dataset, std::int64_t begin, std::int64_t end, s
   if (error) std::rethrow_exception(error);
 }
 
-/// Memory that this host could give away now, its page cache included.
-std::size_t available_host_bytes() {
-  std::ifstream file("/proc/meminfo");
-  for (std::string line; std::getline(file, line);)
-    if (line.starts_with("MemAvailable:")) return std::strtoull(line.c_str() + 13, nullptr, 10) << 10;
-  return static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-}
-
 }  // namespace
 
 CachePlace choose_cache(const std::string& cache, const std::string& split, std::size_t bytes, bool is_one_size, const CacheRoom& room) {
@@ -62,7 +52,7 @@ CachePlace choose_cache(const std::string& cache, const std::string& split, std:
   if (cache == "auto") return is_one_size && bytes <= room.device_bytes / 8 ? CachePlace::device : CachePlace::none;
   if (cache == "host" || room.is_host) {
     require(bytes <= room.host_bytes, "data.cache = \"", cache, "\": the images of split \"", split, "\" take ", bytes >> 20, " MiB, and this host has ", room.host_bytes >> 20,
-            " MiB free for this rank. Set data.cache to \"none\", or start fewer ranks on each host.");
+            " MiB free for this rank, or the job's limit (Slurm's --mem) leaves no more. Set data.cache to \"none\", ask for more, or start fewer ranks on each host.");
     return CachePlace::host;
   }
   // A sixteenth is left for what libraries and recordings take later.
@@ -77,7 +67,7 @@ std::size_t ImageCache::bytes_of(const Dataset& dataset) {
   return static_cast<std::size_t>(bytes);
 }
 
-std::size_t ImageCache::room_of_host(int ranks_of_host) { return available_host_bytes() / static_cast<std::size_t>(std::max(ranks_of_host, 1)); }
+std::size_t ImageCache::room_of_host(int ranks_of_host) { return host_memory().available / static_cast<std::size_t>(std::max(ranks_of_host, 1)); }
 
 ImageCache::ImageCache(Device& device, const Dataset& dataset, CachePlace place, std::int64_t readers, const std::function<void()>& tick)
     : is_on_device_(device.is_host() || place == CachePlace::device) {

@@ -29,7 +29,7 @@ class ImageCache {
   /// Reads all images with so many threads and compares their checksums.  tick: called after each image; may be empty.
   ImageCache(Device& device, const Dataset& dataset, CachePlace place, std::int64_t readers, const std::function<void()>& tick);
   static std::size_t bytes_of(const Dataset& dataset);
-  /// Memory that a rank's share of this host could give away now, its page cache included.
+  /// A rank's share of what this host, or the control group that leaves its job least, could give away now, the page cache included.
   static std::size_t room_of_host(int ranks_of_host);
 
   /// Whether kernels can read it.

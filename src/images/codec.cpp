@@ -6,6 +6,7 @@
 #include <vips/vips.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -21,6 +22,8 @@ namespace lockstep {
 namespace {
 
 constexpr std::int64_t max_pixels = std::int64_t{1} << 28;   // 0.8 GB of RGB: a decompression bomb, not a photo
+constexpr int max_side = 1 << 18;                            // a resize has weights for each column
+constexpr double cut_aspect = 64;                            // longer images may not become larger than they are, only for most of it to be cut off
 
 struct Unref { void operator()(void* object) const { g_object_unref(object); } };
 using Image = std::unique_ptr<VipsImage, Unref>;
@@ -50,6 +53,22 @@ auto with_own_errors(const std::string& path, const F& decode) {
   }
 }
 
+/// Whether a file begins as an image does.  libvips takes much else too, by loaders of documents and scripts (SVG, PDF, what ImageMagick knows):
+/// they follow names of other files, and a folder of images from strangers holds what its files' endings do not say.
+bool begins_as_image(std::string_view bytes) {
+  using namespace std::literals;
+  constexpr std::string_view jpeg = "\xff\xd8\xff"sv, png = "\x89PNG\r\n\x1a\n"sv, gif = "GIF8"sv, bmp = "BM"sv, little_tiff = "II*\0"sv, big_tiff = "MM\0*"sv, little_tiff64 = "II+\0"sv, big_tiff64 = "MM\0+"sv,
+                             jpeg2000 = "\0\0\0\x0cjP  "sv, jpeg2000_stream = "\xff\x4f\xff\x51"sv, jpeg_xl = "\0\0\0\x0cJXL "sv, jpeg_xl_stream = "\xff\x0a"sv;
+  for (const std::string_view magic : {jpeg, png, gif, bmp, little_tiff, big_tiff, little_tiff64, big_tiff64, jpeg2000, jpeg2000_stream, jpeg_xl, jpeg_xl_stream})
+    if (bytes.starts_with(magic)) return true;
+  const bool is_webp = bytes.starts_with("RIFF") && bytes.size() >= 12 && bytes.substr(8, 4) == "WEBP", is_heif = bytes.size() >= 8 && bytes.substr(4, 4) == "ftyp";
+  const bool is_pnm = bytes.size() > 2 && bytes[0] == 'P' && '1' <= bytes[1] && bytes[1] <= '6' && std::string_view(" \t\r\n#").find(bytes[2]) != std::string_view::npos;
+  return is_webp || is_heif || is_pnm;
+}
+void require_image(const std::string& path, std::string_view bytes) {
+  require(begins_as_image(bytes), path, ": is broken or no image (it begins as none of JPEG, PNG, WebP, TIFF, BMP, PNM, GIF, HEIF, JPEG 2000, JPEG XL)");
+}
+
 std::string bytes_of(const std::string& path) {
   std::error_code unknown;
   require(!std::filesystem::is_directory(path, unknown), path, ": is a folder, not an image");
@@ -59,6 +78,7 @@ std::string bytes_of(const std::string& path) {
   require(size > 0, path, ": is empty (0 bytes)");
   std::string bytes(static_cast<std::size_t>(size), '\0');
   if (!file.seekg(0).read(bytes.data(), size).good()) fail(path, ": cannot be read: ", std::strerror(errno));
+  require_image(path, bytes);
   return bytes;
 }
 
@@ -186,9 +206,17 @@ DecodedImage centered(DecodedImage in, Extent size) {
 
 int orientation_of(VipsImage* image, const DecodeOptions& options) { return options.rotate ? vips_image_get_orientation(image) : 1; }
 
+/// A line of pixels would become millions of lines of them, of which a square is kept.
+void require_room(const std::string& path, Extent stored, Extent resized, const DecodeOptions& options) {
+  const auto area = [](std::int64_t height, std::int64_t width) { return static_cast<double>(height) * static_cast<double>(width); };
+  const double aspect = options.fit == Fit::short_side ? std::max(options.max_aspect, cut_aspect) : cut_aspect;
+  const double most = std::min(std::max(area(stored.height, stored.width), aspect * area(options.size, options.size)), static_cast<double>(max_pixels));
+  require(std::max(area(resized.height, resized.width), area(stored.height, resized.width)) <= most, path, ": is ", stored.width, " x ", stored.height, ", too long to be resized to ", options.size);
+}
+
 void require_sane(const std::string& path, VipsImage* image) {
-  require(std::int64_t{image->Xsize} * image->Ysize <= max_pixels, path, ": is ", image->Xsize, " x ", image->Ysize, ", more than ",
-          max_pixels, " pixels");
+  require(std::int64_t{image->Xsize} * image->Ysize <= max_pixels && std::max(image->Xsize, image->Ysize) <= max_side, path, ": is ", image->Xsize, " x ", image->Ysize,
+          ", more than ", max_pixels, " pixels, or ", max_side, " of a side");
 }
 
 }  // namespace
@@ -198,7 +226,8 @@ void start_codec() {
   vips_concurrency_set(1);
   vips_cache_set_max(0);                                            // no file is read twice
   const auto ignore = [](const gchar*, GLogLevelFlags, const gchar*, gpointer) {};
-  g_log_set_handler("VIPS", static_cast<GLogLevelFlags>(G_LOG_LEVEL_WARNING | G_LOG_LEVEL_INFO), ignore, nullptr);   // odd EXIF is common
+  for (const char* domain : {"VIPS", "GLib-GObject"})               // odd EXIF and headers are common; what cannot be decoded is an error all the same
+    g_log_set_handler(domain, static_cast<GLogLevelFlags>(G_LOG_LEVEL_WARNING | G_LOG_LEVEL_INFO), ignore, nullptr);
 }
 
 DecodedImage decode_image(const std::string& path, const DecodeOptions& options) {
@@ -213,6 +242,7 @@ DecodedImage decode_image(const std::string& path, const DecodeOptions& options)
     const Frame frame = frame_of(path, turned(stored, orientation), options);
     out = frame.out;
     const Extent resized = turned(frame.resized, orientation);
+    require_room(path, stored, resized, options);
     const int shrink = jpeg_shrink(bytes, stored, resized);
     if (shrink > 1) opened = open_shrunk_jpeg(bytes, shrink);
     const auto covered = [&](std::int64_t extent) { return static_cast<double>(extent) / shrink; };
@@ -225,13 +255,18 @@ DecodedImage decode_image(const std::string& path, const DecodeOptions& options)
 }
 
 std::pair<std::int64_t, std::int64_t> decoded_size(const std::string& path, const DecodeOptions& options) {
+  std::array<char, 16> first{};
+  if (std::ifstream file(path, std::ios::binary); file) file.read(first.data(), first.size()), require_image(path, {first.data(), static_cast<std::size_t>(file.gcount())});
+  int orientation = 1;
   const Extent image = with_own_errors(path, [&] {
     const Image opened = own(vips_image_new_from_file(path.c_str(), "access", VIPS_ACCESS_SEQUENTIAL, nullptr));
     require_sane(path, opened.get());
-    return turned({opened->Ysize, opened->Xsize}, orientation_of(opened.get(), options));
+    orientation = orientation_of(opened.get(), options);
+    return Extent{opened->Ysize, opened->Xsize};
   });
-  const Extent out = frame_of(path, image, options).out;
-  return {out.height, out.width};
+  const Frame frame = frame_of(path, turned(image, orientation), options);
+  require_room(path, image, turned(frame.resized, orientation), options);
+  return {frame.out.height, frame.out.width};
 }
 
 }  // namespace lockstep

@@ -10,8 +10,6 @@
 #include "base/error.hpp"
 
 namespace lockstep {
-namespace {
-
 namespace fs = std::filesystem;
 
 bool is_image_name(const std::string& name) {
@@ -20,8 +18,6 @@ bool is_image_name(const std::string& name) {
   for (char& c : lower) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
   return std::ranges::any_of(endings, [&](const char* ending) { return lower.ends_with(ending); });
 }
-
-}  // namespace
 
 FolderList list_folder(const fs::path& path) {
   FolderList out;

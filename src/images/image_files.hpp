@@ -10,6 +10,9 @@
 
 namespace lockstep {
 
+/// By its ending, in any case.
+bool is_image_name(const std::string& name);
+
 struct FolderList {
   std::vector<std::string> folders, images;                         // names, sorted, without hidden ones
   std::vector<std::string> others;                                  // files with other endings

@@ -41,15 +41,16 @@ constexpr std::int32_t half = 1 << (precision_bits - 1);
 }  // namespace
 
 Resize::Resize(std::int64_t height, std::int64_t width, double covered_height, double covered_width, std::int64_t to_height, std::int64_t to_width)
-    : height_(height), width_(width), to_height_(to_height), to_width_(to_width), keeps_width_(covered_width == static_cast<double>(to_width)),
+    : width_(width), to_height_(to_height), to_width_(to_width), keeps_width_(covered_width == static_cast<double>(to_width)),
       keeps_height_(covered_height == static_cast<double>(to_height)) {
   if (!keeps_width_) columns_ = triangle_weights(width, covered_width, to_width);
   if (!keeps_height_) lines_ = triangle_weights(height, covered_height, to_height);
-  narrow_.resize(static_cast<std::size_t>(height * to_width * 3));
 }
 
 void Resize::add_row(const std::uint8_t* rgb) {
-  std::uint8_t* target = narrow_.data() + 3 * to_width_ * rows_++;
+  const std::size_t begin = narrow_.size();
+  narrow_.resize(begin + static_cast<std::size_t>(3 * to_width_));   // as rows come: a header may promise any number
+  std::uint8_t* target = narrow_.data() + begin;
   if (keeps_width_) {
     std::copy(rgb, rgb + 3 * width_, target);
     return;

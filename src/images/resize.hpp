@@ -23,7 +23,7 @@ class Resize {
   std::vector<std::uint8_t> result();               // [to_height, to_width, 3]; after the last row
 
  private:
-  std::int64_t height_, width_, to_height_, to_width_, rows_ = 0;
+  std::int64_t width_, to_height_, to_width_;
   bool keeps_width_, keeps_height_;
   ResizeWeights columns_, lines_;
   std::vector<std::uint8_t> narrow_;                // [rows so far, to_width, 3]

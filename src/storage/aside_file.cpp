@@ -1,5 +1,7 @@
 #include "storage/aside_file.hpp"
 
+#include <filesystem>
+
 #include "base/aside.hpp"
 #include "base/error.hpp"
 #include "storage/descriptor.hpp"
@@ -8,6 +10,8 @@
 namespace lockstep {
 
 AsideFile::AsideFile(std::string path) : path_(std::move(path)), aside_(aside_of(path_, std::to_string(::getpid()))) {
+  std::error_code unknown;
+  require(!std::filesystem::is_directory(path_, unknown), path_, ": is a folder, and a file is to be written there. Name a file.");
   ::unlink(aside_.c_str());              // of a process that was killed and had this number
 }
 

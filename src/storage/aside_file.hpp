@@ -9,7 +9,7 @@ namespace lockstep {
 
 class AsideFile {
  public:
-  /// Two processes may write to one path at once: each has a name of its own.
+  /// Two processes may write to one path at once: each has a name of its own.  Error where there is a folder.
   explicit AsideFile(std::string path);
   ~AsideFile();                          // not published: nothing is left behind
   AsideFile(const AsideFile&) = delete;

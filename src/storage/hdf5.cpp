@@ -16,30 +16,42 @@ using namespace hdf5_objects;
 struct H5File::State {
   static constexpr std::size_t most_objects = 1 << 14;   // of a listed group; a ResNet-152 has 932 tensors
   std::string path;
+  SealedBytes bytes;                       // that the library reads in the place of the file; outlive it
   Handle file;
   std::int64_t file_bytes = 0;             // of a file that is read
+  mutable std::string hard_parent = {};    // a group that was reached by hard links alone; what makes others does not run beside us
 
   template <class... Parts>
   [[noreturn]] void fail_here(const Parts&... parts) const { fail(path, ": ", parts..., " (HDF5: ", library_words(), ")."); }
   void check(bool holds, const auto&... parts) const { if (!holds) fail_here(parts...); }
   void check_written(bool holds, const auto&... parts) const { if (!holds) fail(path, ": ", parts..., " cannot be written: ", library_words(), ". Free space, or write elsewhere."); }
 
-  /// Links to other names and other files are not followed.
+  /// Links to other names and other files are not followed: each part of the name is looked at, its parent's parts once for all that follow below it.
   void require_hard_links(const char* kind, const std::string& name) const {
     if (name == "/") return;
-    for (std::size_t end = name.find('/', 1);; end = name.find('/', end + 1)) {
+    const std::size_t last = name.rfind('/');
+    const bool is_parent_known = last > 0 && name.compare(0, last, hard_parent) == 0;
+    for (std::size_t end = is_parent_known ? std::string::npos : name.find('/', 1);; end = name.find('/', end + 1)) {
       H5L_info_t link{};
       const std::string part = name.substr(0, end);
       check(H5Lget_info(file.id(), part.c_str(), &link, H5P_DEFAULT) >= 0, "has no ", kind, " ", name, "; make it again, or name another file");
-      require(link.type == H5L_TYPE_HARD, path, ": ", part, " is a link to something else, as lockstep writes none. Make the file again.");
-      if (end == std::string::npos) return;
+      require_hard(link.type, part);
+      if (end == std::string::npos) break;
     }
+    if (last != std::string::npos) hard_parent.assign(name, 0, last);
+  }
+  void require_hard(H5L_type_t type, const std::string& name) const {
+    require(type == H5L_TYPE_HARD, path, ": ", name, " is a link to something else, as lockstep writes none. Make the file again.");
   }
   /// A dataset of a file that is read, all of whose bytes lie in it.
   Handle dataset(const std::string& name) const {
     require_hard_links("dataset", name);
     Handle found(H5Dopen2(file.id(), name.c_str(), H5P_DEFAULT), H5Dclose);
     check(static_cast<bool>(found), "has no dataset ", name, "; make it again, or name another file");
+    require_contained(found, name);
+    return found;
+  }
+  void require_contained(const Handle& found, const std::string& name) const {
     const Handle type(H5Dget_type(found.id()), H5Tclose), space(H5Dget_space(found.id()), H5Sclose), properties(H5Dget_create_plist(found.id()), H5Pclose);
     const H5D_layout_t layout = H5Pget_layout(properties.id());
     require((layout == H5D_CONTIGUOUS || layout == H5D_COMPACT) && H5Pget_external_count(properties.id()) == 0, path, ": the dataset ", name,
@@ -50,7 +62,6 @@ struct H5File::State {
     const auto bytes = static_cast<std::uint64_t>(points) * H5Tget_size(type.id());
     require(layout == H5D_COMPACT || bytes == 0 || (offset != HADDR_UNDEF && offset <= static_cast<std::uint64_t>(file_bytes) && bytes <= static_cast<std::uint64_t>(file_bytes) - offset),
             path, ": the dataset ", name, " reaches past the file's end. Make the file again.");
-    return found;
   }
   Handle attribute(const std::string& name) const {
     Handle found(H5Aopen(file.id(), name.c_str(), H5P_DEFAULT), H5Aclose);
@@ -89,32 +100,38 @@ struct H5File::State {
     const bool is_empty = H5Sget_simple_extent_npoints(space.id()) == 0;
     check_written(made && (is_empty || H5Awrite(made.id(), type, data) >= 0), "the attribute \"", name, "\"");
   }
-  H5DatasetInfo info(const std::string& name) const {
-    const Handle found = dataset(name), type(H5Dget_type(found.id()), H5Tclose), space(H5Dget_space(found.id()), H5Sclose);
+  H5DatasetInfo info(const Handle& found, const std::string& name) const {
+    const Handle type(H5Dget_type(found.id()), H5Tclose), space(H5Dget_space(found.id()), H5Sclose);
     const int kind = kind_of(type.id());
     require(kind >= 0, path, ": the dataset ", name, " is of a type that lockstep does not use.");
     const haddr_t offset = H5Dget_offset(found.id());
     return {name, static_cast<H5Type>(kind), shape_of(space.id()), offset == HADDR_UNDEF ? -1 : static_cast<std::int64_t>(offset)};
   }
-  void list(const std::string& group, std::vector<H5DatasetInfo>& found, std::size_t& objects, int depth) const {
-    require_hard_links("group", group);
-    const Handle open(H5Gopen2(file.id(), group.c_str(), H5P_DEFAULT), H5Gclose);
-    H5G_info_t count{};
-    check(open && H5Gget_info(open.id(), &count) >= 0, "has no group ", group);
-    require(depth < 32, path, ": the group ", group, " is too deep: it may lead to itself. Make the file again.");
-    for (hsize_t i = 0; i < count.nlinks; ++i) {
-      const auto name_at = [&](char* text, std::size_t bytes) { return H5Lget_name_by_idx(open.id(), ".", H5_INDEX_NAME, H5_ITER_INC, i, text, bytes, H5P_DEFAULT); };
-      const ssize_t bytes = name_at(nullptr, 0);
-      check(bytes >= 0, "the group ", group, " cannot be read");
-      std::string name(static_cast<std::size_t>(bytes), '\0');
-      name_at(name.data(), name.size() + 1);
-      const std::string full = (group == "/" ? "/" : group + "/") + name;
-      require(++objects <= most_objects, path, ": the group ", group, " holds more than ", most_objects, " objects, more than any network has tensors. Make the file again.");
-      require_hard_links("object", full);
-      const Handle object(H5Oopen(file.id(), full.c_str(), H5P_DEFAULT), H5Oclose);
+  /// What is linked in a group, in one pass: the library's search by number makes a table of all names for each of them.  One more than the limit at most.
+  static std::vector<std::pair<std::string, H5L_type_t>> links_in(const Handle& group, bool& is_read) {
+    std::vector<std::pair<std::string, H5L_type_t>> links;
+    const auto take = [](hid_t, const char* name, const H5L_info_t* link, void* out) -> herr_t {
+      auto& taken = *static_cast<std::vector<std::pair<std::string, H5L_type_t>>*>(out);
+      taken.emplace_back(name, link->type);
+      return taken.size() > most_objects ? 1 : 0;
+    };
+    is_read = H5Literate(group.id(), H5_INDEX_NAME, H5_ITER_INC, nullptr, take, &links) >= 0;
+    return links;
+  }
+  /// All below a group that is open and whose own links are hard.
+  void list(const Handle& group, const std::string& name, std::vector<H5DatasetInfo>& found, std::size_t& objects, int depth) const {
+    require(depth < 32, path, ": the group ", name, " is too deep: it may lead to itself. Make the file again.");
+    bool is_read = false;
+    const auto links = links_in(group, is_read);
+    check(is_read, "the group ", name, " cannot be read");
+    for (const auto& [link, type] : links) {
+      const std::string full = (name == "/" ? "/" : name + "/") + link;
+      require(++objects <= most_objects, path, ": the group ", name, " holds more than ", most_objects, " objects, more than any network has tensors. Make the file again.");
+      require_hard(type, full);
+      const Handle object(H5Oopen(group.id(), link.c_str(), H5P_DEFAULT), H5Oclose);
       check(static_cast<bool>(object), full, " cannot be read");
-      if (H5Iget_type(object.id()) == H5I_GROUP) list(full, found, objects, depth + 1);
-      if (H5Iget_type(object.id()) == H5I_DATASET) found.push_back(info(full));
+      if (H5Iget_type(object.id()) == H5I_GROUP) list(object, full, found, objects, depth + 1);
+      if (H5Iget_type(object.id()) == H5I_DATASET) require_contained(object, full), found.push_back(info(object, full));
     }
   }
 };
@@ -136,7 +153,7 @@ H5File H5File::create(const std::string& path, std::int64_t align_large) {
   require(!std::filesystem::exists(path), path, ": is there already. Remove it, or write elsewhere.");
   const Handle creation = stampless(H5P_FILE_CREATE), access = access_list();
   if (align_large > 0) H5Pset_alignment(access.id(), static_cast<hsize_t>(align_large), static_cast<hsize_t>(align_large));
-  auto state = std::make_unique<State>(State{path, Handle(H5Fcreate(path.c_str(), H5F_ACC_EXCL, creation.id(), access.id()), H5Fclose), std::int64_t{1} << 62});
+  auto state = std::make_unique<State>(State{path, SealedBytes(), Handle(H5Fcreate(path.c_str(), H5F_ACC_EXCL, creation.id(), access.id()), H5Fclose), std::int64_t{1} << 62});
   state->check(static_cast<bool>(state->file), "cannot be made. Check that its folder exists and can be written");
   return H5File(std::move(state));
 }
@@ -144,10 +161,19 @@ H5File H5File::create(const std::string& path, std::int64_t align_large) {
 H5File H5File::open(const std::string& path) {
   const Locked locked;
   const Handle access = access_list();
-  auto state = std::make_unique<State>(State{path, Handle(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.id()), H5Fclose), 0});
+  auto state = std::make_unique<State>(State{path, SealedBytes(), Handle(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.id()), H5Fclose), 0});
   state->check(static_cast<bool>(state->file), "cannot be read");
   std::error_code unknown;
   state->file_bytes = static_cast<std::int64_t>(std::filesystem::file_size(path, unknown));
+  return H5File(std::move(state));
+}
+
+H5File H5File::open(const std::string& path, SealedBytes bytes) {
+  if (!bytes) return open(path);
+  const Locked locked;
+  const std::span<char> image = bytes.bytes();
+  auto state = std::make_unique<State>(State{path, std::move(bytes), open_in_memory(image), std::ssize(image)});
+  state->check(static_cast<bool>(state->file), "cannot be read");
   return H5File(std::move(state));
 }
 
@@ -167,13 +193,14 @@ void H5File::write(const std::string& path, H5Type type, std::span<const std::in
 
 void H5File::read(const std::string& path, H5Type type, void* data, std::size_t elements) const {
   const Locked locked;
-  const H5DatasetInfo found = state_->info(path);
+  const Handle found = state_->dataset(path);
+  const H5DatasetInfo info = state_->info(found, path);
   std::size_t size = 1;                    // no more than the file has bytes
-  for (const std::int64_t extent : found.shape) size *= static_cast<std::size_t>(extent);
-  require(found.type == type && size == elements, state_->path, ": the dataset ", path, " holds ", size, " of ", name_of(found.type), "; it must hold ", elements,
+  for (const std::int64_t extent : info.shape) size *= static_cast<std::size_t>(extent);
+  require(info.type == type && size == elements, state_->path, ": the dataset ", path, " holds ", size, " of ", name_of(info.type), "; it must hold ", elements,
           " of ", name_of(type), ".");
   if (elements > 0)
-    state_->check(H5Dread(state_->dataset(path).id(), file_type(type), H5S_ALL, H5S_ALL, H5P_DEFAULT, data) >= 0, "the dataset ", path, " cannot be read");
+    state_->check(H5Dread(found.id(), file_type(type), H5S_ALL, H5S_ALL, H5P_DEFAULT, data) >= 0, "the dataset ", path, " cannot be read");
 }
 
 bool H5File::has(const std::string& path) const {
@@ -183,14 +210,17 @@ bool H5File::has(const std::string& path) const {
 
 H5DatasetInfo H5File::info(const std::string& path) const {
   const Locked locked;
-  return state_->info(path);
+  return state_->info(state_->dataset(path), path);
 }
 
 std::vector<H5DatasetInfo> H5File::list(const std::string& group) const {
   const Locked locked;
   std::vector<H5DatasetInfo> found;
   std::size_t objects = 0;
-  state_->list(group, found, objects, 0);
+  state_->require_hard_links("group", group);
+  const Handle open(H5Gopen2(state_->file.id(), group.c_str(), H5P_DEFAULT), H5Gclose);
+  state_->check(static_cast<bool>(open), "has no group ", group);
+  state_->list(open, group, found, objects, 0);
   std::ranges::sort(found, {}, &H5DatasetInfo::path);
   return found;
 }

@@ -9,6 +9,7 @@
 
 #include "base/dtype.hpp"
 #include "base/error.hpp"
+#include "storage/sealed_file.hpp"
 
 namespace lockstep {
 
@@ -29,6 +30,7 @@ class H5File {
   /// Fails if it exists.  align_large > 0: datasets of at least so many bytes begin at a multiple of it.
   static H5File create(const std::string& path, std::int64_t align_large = 0);
   static H5File open(const std::string& path);            // read only; the caller has verified the seal
+  static H5File open(const std::string& path, SealedBytes bytes);   // of read_sealed: libhdf5 then reads memory alone, if there are any
   ~H5File();
   H5File(H5File&&) noexcept;
   H5File& operator=(H5File&&) noexcept;

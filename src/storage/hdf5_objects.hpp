@@ -110,6 +110,24 @@ inline Handle access_list() {
   return list;
 }
 
+/// These bytes in the place of a file, to be read alone; they are neither copied nor changed, and must live longer than it.
+inline Handle open_in_memory(std::span<char> bytes) {
+  H5FD_file_image_callbacks_t shared{};
+  shared.image_malloc = [](std::size_t, H5FD_file_image_op_t, void* image) { return image; };
+  shared.image_memcpy = [](void* to, const void*, std::size_t, H5FD_file_image_op_t, void*) { return to; };
+  shared.image_realloc = [](void*, std::size_t, H5FD_file_image_op_t, void*) -> void* { return nullptr; };
+  shared.image_free = [](void*, H5FD_file_image_op_t, void*) -> herr_t { return 0; };
+  shared.udata_copy = [](void* image) { return image; };
+  shared.udata_free = [](void*) -> herr_t { return 0; };
+  shared.udata = bytes.data();
+  const Handle access = access_list();
+  H5Pset_fapl_core(access.id(), 1 << 16, false);
+  H5Pset_file_image_callbacks(access.id(), &shared);
+  H5Pset_file_image(access.id(), bytes.data(), bytes.size());
+  // A name that no file can have, or the library refuses; of one name it makes one file, so it says where the bytes are.
+  return {H5Fopen(text_of("/dev/null/", static_cast<const void*>(bytes.data())).c_str(), H5F_ACC_RDONLY, access.id()), H5Fclose};
+}
+
 inline Handle space_of(std::span<const std::int64_t> shape) {
   const std::vector<hsize_t> extents(shape.begin(), shape.end());
   return {shape.empty() ? H5Screate(H5S_SCALAR) : H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr), H5Sclose};

@@ -4,6 +4,7 @@
 #include "storage/sealed_file.hpp"
 
 #include <nmmintrin.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
@@ -12,6 +13,7 @@
 #include <bit>
 #include <cstring>
 #include <filesystem>
+#include <utility>
 #include <vector>
 
 #include "base/error.hpp"
@@ -59,15 +61,16 @@ __attribute__((target("sse4.2"))) std::uint32_t crc32c_by_instruction(const void
   return ~crc;
 }
 
-/// Continues `crc` over [begin, end) of the file.  Returns what went wrong, or nothing.
-std::string checksum(const Descriptor& file, std::int64_t begin, std::int64_t end, std::uint32_t& crc, const std::function<void()>& tick) {
-  std::vector<char> block(std::min<std::size_t>(block_bytes, static_cast<std::size_t>(std::max<std::int64_t>(end - begin, 0))));
+/// Continues `crc` over [begin, end) of the file, and keeps what it reads in `kept`, if there is any.  Returns what went wrong, or nothing.
+std::string checksum(const Descriptor& file, std::int64_t begin, std::int64_t end, std::uint32_t& crc, const std::function<void()>& tick, const SealedBytes& kept) {
+  std::vector<char> block(kept ? 0 : std::min<std::size_t>(block_bytes, static_cast<std::size_t>(std::max<std::int64_t>(end - begin, 0))));
   while (begin < end) {
-    const auto bytes = std::min<std::int64_t>(static_cast<std::int64_t>(block.size()), end - begin);
-    const std::int64_t got = read_at(file, block.data(), bytes, begin);
+    char* to = kept ? kept.bytes().data() + begin : block.data();
+    const auto bytes = std::min<std::int64_t>(static_cast<std::int64_t>(block_bytes), end - begin);
+    const std::int64_t got = read_at(file, to, bytes, begin);
     if (got < 0) return "cannot be read: " + reason();
     if (got < bytes) return "became shorter while it was read";
-    crc = crc32c(block.data(), static_cast<std::size_t>(bytes), crc);
+    crc = crc32c(to, static_cast<std::size_t>(bytes), crc);
     begin += bytes;
     if (tick) tick();
   }
@@ -75,10 +78,10 @@ std::string checksum(const Descriptor& file, std::int64_t begin, std::int64_t en
 }
 
 /// The CRC over a file of `trailer.length` bytes and the trailer's own fields.
-std::string checksum_of(const Descriptor& file, const Trailer& trailer, std::uint32_t& crc, const std::function<void()>& tick) {
+std::string checksum_of(const Descriptor& file, const Trailer& trailer, std::uint32_t& crc, const std::function<void()>& tick, const SealedBytes& kept = SealedBytes()) {
   crc = 0;
-  if (std::string wrong = checksum(file, 0, trailer.begin, crc, tick); !wrong.empty()) return wrong;
-  if (std::string wrong = checksum(file, trailer.end, trailer.length, crc, tick); !wrong.empty()) return wrong;
+  if (std::string wrong = checksum(file, 0, trailer.begin, crc, tick, kept); !wrong.empty()) return wrong;
+  if (std::string wrong = checksum(file, trailer.end, trailer.length, crc, tick, kept); !wrong.empty()) return wrong;
   crc = crc32c(&trailer, covered_bytes, crc);
   return "";
 }
@@ -151,7 +154,10 @@ void seal(const std::string& path, ByteRange left_out, const std::function<void(
   if (::fsync(file.fd) != 0) fail(path, ": cannot be written to disk: ", reason(), ". Free space, or write elsewhere.");
 }
 
-std::string damage_of(const std::string& path, const std::function<void()>& tick) {
+namespace {
+
+/// damage_of; the bytes go to `kept` where it is given and they are not too many.
+std::string find_damage(const std::string& path, const std::function<void()>& tick, SealedBytes* kept) {
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0) return errno == ENOENT ? "does not exist" : "cannot be read: " + reason();
   if (S_ISDIR(status.st_mode)) return "is a folder";
@@ -171,7 +177,10 @@ std::string damage_of(const std::string& path, const std::function<void()>& tick
   // A wrong version, length or range is either damage or a file of a later lockstep; only whole fields can tell.
   if (trailer.length == size - trailer_bytes && is_range(trailer)) {
     std::uint32_t crc = 0;
-    if (std::string wrong = checksum_of(file, trailer, crc, tick); !wrong.empty()) return wrong;
+    SealedBytes bytes(kept && trailer.length - (trailer.end - trailer.begin) <= SealedBytes::most ? size : 0);
+    if (std::string wrong = checksum_of(file, trailer, crc, tick, bytes); !wrong.empty()) return wrong;
+    if (bytes) std::memcpy(bytes.bytes().data() + trailer.length, &trailer, sizeof trailer);
+    if (kept) *kept = std::move(bytes);
     if (crc == trailer.crc)
       return trailer.version == pattern.version ? "" : text_of("has a seal of version ", trailer.version, "; this lockstep knows version ", pattern.version);
     return "differs from its checksum";
@@ -179,10 +188,28 @@ std::string damage_of(const std::string& path, const std::function<void()>& tick
   return trailer.length > size - trailer_bytes ? text_of("is truncated: it has ", size, " of ", trailer.length, " + ", trailer_bytes, " bytes") : "has a damaged seal";
 }
 
-void verify_seal(const std::string& path, const std::function<void()>& tick) {
-  const std::string damage = damage_of(path, tick);
+void require_whole(const std::string& path, const std::string& damage) {
   std::error_code unknown;
   require(damage.empty(), path, ": ", damage, std::filesystem::is_regular_file(path, unknown) ? ". Use a whole copy of it, or make it again." : ". Name a file of lockstep's.");
+}
+
+}  // namespace
+
+std::string damage_of(const std::string& path, const std::function<void()>& tick) { return find_damage(path, tick, nullptr); }
+void verify_seal(const std::string& path, const std::function<void()>& tick) { require_whole(path, find_damage(path, tick, nullptr)); }
+
+SealedBytes::SealedBytes(std::int64_t file_bytes) {
+  if (file_bytes <= 0) return;
+  const auto size = static_cast<std::size_t>(file_bytes);
+  void* mapped = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapped != MAP_FAILED) bytes_ = {static_cast<char*>(mapped), Unmap{size}};
+}
+void SealedBytes::Unmap::operator()(char* bytes) const { ::munmap(bytes, size); }
+
+SealedBytes read_sealed(const std::string& path) {
+  SealedBytes kept;
+  require_whole(path, find_damage(path, {}, &kept));
+  return kept;
 }
 
 void publish(const std::string& temporary, const std::string& path) {

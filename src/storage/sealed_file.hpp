@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -28,6 +30,25 @@ void seal(const std::string& path, ByteRange left_out = {}, const std::function<
 std::string damage_of(const std::string& path, const std::function<void()>& tick = {});
 /// Throws an Error that names the file when damage_of finds any.
 void verify_seal(const std::string& path, const std::function<void()>& tick = {});
+
+/// A file in memory as its seal was verified, so that nothing of it is read twice; zeros, that take no memory, in the range left out.
+class SealedBytes {
+ public:
+  static constexpr std::int64_t most = 64 << 20;            // that the seal covers and that are kept
+  /// Room for a file of so many bytes; none where the system gives none.
+  explicit SealedBytes(std::int64_t file_bytes = 0);
+  explicit operator bool() const { return bytes_ != nullptr; }
+  std::span<char> bytes() const { return {bytes_.get(), bytes_.get_deleter().size}; }
+
+ private:
+  struct Unmap {
+    std::size_t size;
+    void operator()(char* bytes) const;
+  };
+  std::unique_ptr<char, Unmap> bytes_;
+};
+/// As verify_seal, and the bytes that were verified, for H5File::open; none where they are too many: then the file is to be read again.
+SealedBytes read_sealed(const std::string& path);
 
 /// Moves a finished temporary to its name and fsyncs the folder: after this the file is there, whole, also after a power cut.
 void publish(const std::string& temporary, const std::string& path);

@@ -71,8 +71,8 @@ struct ShardContent {
 };
 
 /// Of a file whose seal was verified: the header and where each image lies; no value is believed that would lead outside the pixels.
-ShardContent read_shard(const std::string& path, int shard) {
-  const H5File file = H5File::open(path);
+ShardContent read_shard(const std::string& path, int shard, SealedBytes sealed = SealedBytes()) {
+  const H5File file = H5File::open(path, std::move(sealed));
   require(file.has_attribute("format") && file.text_attribute("format") == shard_format, path, ": is no shard of images. data.path must hold what lockstep-convert made.");
   const std::int64_t version = file.integer_attribute("version");
   require(version == shard_version, path, ": is a shard of version ", version, "; this lockstep reads version ", shard_version, ". Convert again, or use the lockstep that made it.");
@@ -220,10 +220,10 @@ Dataset::Dataset(const std::string& folder, const std::string& split, std::strin
   s.folder = folder, s.mend = std::move(mend);
   const std::vector<std::string> names = shard_files(folder, split);
   const auto path_of = [&](std::int64_t shard) { return (fs::path(folder) / names[static_cast<std::size_t>(shard)]).string(); };
-  // Seals side by side: of thousands of shards on a network file system each costs several round trips.
-  in_order(std::ssize(names), static_cast<int>(std::min<std::size_t>(names.size(), opening_threads)), [&](std::int64_t i) { return verify_seal(path_of(i)), 0; }, [&](std::int64_t shard, int) {
+  // Side by side, and each read once: of thousands of shards on a network file system each read is a round trip, and libhdf5 makes them one after another.
+  const auto content_of = [&](std::int64_t shard) { return read_shard(path_of(shard), static_cast<int>(shard), read_sealed(path_of(shard))); };
+  in_order(std::ssize(names), static_cast<int>(std::min<std::size_t>(names.size(), opening_threads)), content_of, [&](std::int64_t shard, const ShardContent& content) {
     const std::string &name = names[static_cast<std::size_t>(shard)], path = path_of(shard);
-    ShardContent content = read_shard(path, static_cast<int>(shard));
     const std::optional<ShardName> said = parse_name(name);
     require(content.header.split == split && content.index == said->index && content.count == said->count, path, ": was made as ",
             shard_name(content.header.split, static_cast<int>(content.index), static_cast<int>(content.count)), " and renamed. Give it back its name.");
@@ -354,7 +354,7 @@ std::string inspect_shard(const std::string& path) {
                              ", rotate ", h.rotate, ")\nimages     ", content.records.size(), " of the split's ", h.split_images, ", ",
                              h.height > 0 ? text_of(h.height, " x ", h.width, " pixels") : "of their own sizes", ", ", bytes, " bytes\nmean, std  ", numbers(h.mean), "; ",
                              numbers(h.std), "\nclasses    ", h.classes.size(), "\n");
-  for (std::size_t i = 0; i < h.classes.size(); ++i) text += text_of("  ", i, "  ", h.classes[i], "  ", images_of[i], "\n");
+  for (std::size_t i = 0; i < h.classes.size(); ++i) text += text_of("  ", i, "  ", on_one_line(h.classes[i]), "  ", images_of[i], "\n");
   return text + "checksums  the seal and all images hold\n";
 }
 

@@ -102,7 +102,7 @@ std::string class_table(const Evaluation& e, const std::vector<std::string>& cla
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return accuracy(a) < accuracy(b); });
   std::string table = "  top-1    images  class\n";
   for (std::size_t i = 0; i < std::min(lines, order.size()); ++i)
-    table += formatted("%6.2f %% %8lld  ", 100 * accuracy(order[i]), static_cast<long long>(e.class_images[order[i]])) + class_names[order[i]] + "\n";
+    table += formatted("%6.2f %% %8lld  ", 100 * accuracy(order[i]), static_cast<long long>(e.class_images[order[i]])) + on_one_line(class_names[order[i]]) + "\n";
   if (order.size() > lines) table += text_of("  ... and ", order.size() - lines, " classes that did better (evaluation.json has all)\n");
   return table;
 }

@@ -1,12 +1,9 @@
 #include "train/memory.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
 
 #include "base/formatted.hpp"
+#include "base/host_memory.hpp"
 #include "data/image_cache.hpp"
 #include "data/loader.hpp"
 
@@ -41,26 +38,7 @@ std::string advice_for_training(const RunPlan& plan, std::int64_t images) {
 
 void limit_memory(Device& device, const DeviceConfig& config, int ranks_of_host) {
   if (config.memory_gib > 0) device.limit_memory(static_cast<std::size_t>(config.memory_gib * (1 << 30)));
-  else if (device.is_host()) device.limit_memory(host_memory_bytes() / static_cast<std::size_t>(std::max(ranks_of_host, 1)));
-}
-
-std::size_t host_memory_bytes() {
-  namespace fs = std::filesystem;
-  std::size_t bytes = static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-  std::ifstream groups("/proc/self/cgroup");
-  for (std::string line; std::getline(groups, line);) {   // 0::/PATH in version 2, 4:memory:/PATH in version 1; a group above may have the limit
-    const std::size_t first = line.find(':'), second = line.find(':', first + 1);
-    if (second == std::string::npos || second + 1 >= line.size()) continue;
-    const std::string kind = line.substr(first + 1, second - first - 1);
-    if (!kind.empty() && kind != "memory") continue;
-    const fs::path root = kind.empty() ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
-    for (fs::path group = line.substr(second + 1);; group = group.parent_path()) {
-      std::size_t limit = 0;
-      if (std::ifstream(root / group.relative_path() / (kind.empty() ? "memory.max" : "memory.limit_in_bytes")) >> limit && limit > 0) bytes = std::min(bytes, limit);   // "max": no number
-      if (!group.has_relative_path()) break;
-    }
-  }
-  return bytes;
+  else if (device.is_host()) device.limit_memory(host_memory().total / static_cast<std::size_t>(std::max(ranks_of_host, 1)));
 }
 
 std::string mib(std::size_t bytes) {

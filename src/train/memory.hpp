@@ -19,10 +19,8 @@ struct MemoryUse {
   bool is_exact = true;                  // false: workspace is what convolutions may take at most
   std::size_t total() const { return parameters + gradients + optimizer + activations + workspace + input + cache; }
 };
-/// device.memory_gib; 0 on a CPU: this rank's share of the host's memory, since Linux gives more and then kills.  ranks_of_host share it.
+/// device.memory_gib; 0 on a CPU: this rank's share of what the host has and its job may take, since Linux gives more and then kills.  ranks_of_host share it.
 void limit_memory(Device& device, const DeviceConfig& config, int ranks_of_host);
-/// Bytes that this host has, or that its job may take where a control group (Slurm's --mem, a container) limits it.
-std::size_t host_memory_bytes();
 /// "weights 1.0 MiB, gradients 0.9 MiB, ..."
 std::string text(const MemoryUse& use);
 /// 1234.5 MiB

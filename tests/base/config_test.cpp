@@ -75,7 +75,7 @@ TEST(Config, EveryMistakeInAFileIsToldInOneLineWithFileLineKeyAndRemedy) {
       {"[run]\nname = resnet\n", {"x.toml:2", "no TOML", "texts stand in quotes"}},
       {"[run\nseed = 1\n", {"x.toml:1"}},
       {"[run]\nname = \"a\xff\"\n", {"x.toml:2"}},
-      {std::string("\x89HDF\r\n\x1a\n\0\0\0", 11), {"x.toml:1"}},
+      {std::string("\x89HDF\r\n\x1a\n\0\0\0", 11), {"x.toml: is a checkpoint or a shard, not an input file", "eval.checkpoint=PATH"}},
       {"a = " + std::string(5000, '[') + "\n", {"x.toml:1"}},
   };
   for (const Wrong& wrong : wrongs) {

@@ -117,7 +117,7 @@ bool is_of_library(const Target& target, const std::string& trace) {
     const std::size_t mark = line.find_first_not_of(' ');
     if (mark == std::string::npos || line[mark] != '#') continue;
     const auto has = [&](const char* part) { return line.find(part) != std::string::npos; };
-    if (has("libsanitizer") || has("nptl/") || has("stdlib/") || has("sysdeps/") || has("libc.so") || has("on_limit") || has("on_malloc") || has("fuzz_main.cpp")) continue;
+    if (has("libsanitizer") || has("nptl/") || has("stdlib/") || has("sysdeps/") || has("libc.so") || has("libstdc++") || has("on_limit") || has("on_malloc") || has("fuzz_main.cpp")) continue;
     return has(target.library.c_str());
   }
   return false;
@@ -297,7 +297,7 @@ int fuzz_main(const std::vector<std::string>& arguments) {
   using Make = Target (*)();
   const std::vector<std::pair<std::string, Make>> all = {
       {"config", config_target}, {"overrides", overrides_target}, {"shard", shard_target}, {"checkpoint", checkpoint_target}, {"safetensors", safetensors_target}, {"torch_zip", torch_zip_target},
-      {"torch_stream", torch_stream_target}, {"pickle", pickle_target}, {"cifar", cifar_target}, {"choices", choices_target}, {"metrics", metrics_target}, {"evaluation", evaluation_target}};
+      {"torch_stream", torch_stream_target}, {"pickle", pickle_target}, {"cifar", cifar_target}, {"choices", choices_target}, {"metrics", metrics_target}, {"evaluation", evaluation_target}, {"image", image_target}};
   for (const std::string& name : wanted)
     if (std::ranges::none_of(all, [&](const auto& t) { return t.first == name; })) return std::fprintf(stderr, "fuzz: there is no target %s\n", name.c_str()), 2;
   bool is_clean = true;

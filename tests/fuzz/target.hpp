@@ -45,5 +45,6 @@ Target cifar_target();
 Target choices_target();
 Target metrics_target();
 Target evaluation_target();
+Target image_target();
 
 }  // namespace lockstep::fuzz

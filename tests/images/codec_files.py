@@ -1,4 +1,4 @@
-# codec_files.py odd|orientations|photos|broken|resize FOLDER [ARCHIVE]: files for codec_test.cpp, and PIL's answer to each.
+# codec_files.py odd|orientations|photos|broken|seeds|claims|resize FOLDER [ARCHIVE]: files for codec_test.cpp, and PIL's answer to each.
 import os, random, struct, sys, tarfile, zlib
 import numpy as np
 from PIL import Image, ImageDraw, ImageOps
@@ -115,6 +115,47 @@ elif kind == "broken":
     open(os.path.join(folder, "empty.jpg"), "wb")
     open(os.path.join(folder, "text.jpg"), "w").write("<html>404 not found</html>\n" * 20)
     open(os.path.join(folder, "noise.png"), "wb").write(rng.bytes(5000))
+elif kind == "seeds":                                       # small and of every kind that the codec reads, for tests/fuzz/image_target.cpp
+    rgb = picture(24, 16)
+    rgba = rgb.copy()
+    rgba.putalpha(Image.linear_gradient("L").resize(rgb.size))
+    exif = rgb.getexif()
+    exif[0x0112] = 6
+    save("rgb.jpg", rgb), save("progressive.jpg", rgb, progressive=True), save("gray.jpg", rgb.convert("L")), save("cmyk.jpg", rgb.convert("CMYK")), save("turned.jpg", rgb, exif=exif.tobytes())
+    save("large.jpg", picture(300, 200), quality=20)        # is shrunk while it is decoded
+    save("rgb.png", rgb), save("rgba.png", rgba), save("palette.png", rgb.quantize(16), transparency=3), save("bits.png", rgb.convert("1")), save("pixel.png", rgb.crop((3, 3, 4, 4)))
+    save("rgb.webp", rgb, lossless=True), save("lossy.webp", rgba, quality=50), save("animated.webp", rgb, save_all=True, append_images=[rgb.rotate(90)])
+    save("rgb.tif", rgb), save("lzw.tif", rgba, compression="tiff_lzw"), save("float.tif", rgb.convert("F")), save("cmyk.tif", rgb.convert("CMYK")), save("pages.tif", rgb, save_all=True, append_images=[rgb])
+    save("animated.gif", rgb, save_all=True, append_images=[rgb.rotate(90)])
+    save("rgb.bmp", rgb), save("rgb.ppm", rgb), save("gray.pgm", rgb.convert("L")), save("bits.pbm", rgb.convert("1"))
+    deep = rng.integers(0, 65536, (16, 24, 4), dtype=np.uint16)
+    png16("gray16.png", deep[:, :, :1]), png16("rgba16.png", deep)
+elif kind == "claims":                                      # a few hundred bytes that say they are SIDE x SIDE, and are not
+    image = Image.new("RGB", (8, 8), (10, 200, 30))
+    big = 60000
+    def claim(name, where, form, **options):
+        path = save(name, image, **options)
+        data = bytearray(open(path, "rb").read())
+        for at in where(data) if callable(where) else where:
+            struct.pack_into(form, data, at, big)
+        if name.endswith(".png"):                           # IHDR's checksum
+            struct.pack_into(">I", data, 29, zlib.crc32(bytes(data[12:29])))
+        open(path, "wb").write(data)
+    frame = lambda data: [next(data.find(bytes((0xff, kind))) for kind in (0xc0, 0xc2) if data.find(bytes((0xff, kind))) > 0) + k for k in (5, 7)]
+    claim("baseline.jpg", frame, ">H"), claim("progressive.jpg", frame, ">H", progressive=True)
+    claim("rgb.png", (16, 20), ">I"), claim("rgb.bmp", (18, 22), "<I")
+    path = save("interlaced.png", image)
+    data = bytearray(open(path, "rb").read())
+    data[28] = 1
+    struct.pack_into(">II", data, 16, big, big), struct.pack_into(">I", data, 29, zlib.crc32(bytes(data[12:29])))
+    open(path, "wb").write(data)
+    tags = lambda data: [8 + 2 + 12 * k + 8 for k in range(struct.unpack_from("<H", data, struct.unpack_from("<I", data, 4)[0])[0])
+                         if struct.unpack_from("<H", data, struct.unpack_from("<I", data, 4)[0] + 2 + 12 * k)[0] in (256, 257, 278)]
+    claim("strips.tif", tags, "<I")
+    open(os.path.join(folder, "rgb.ppm"), "wb").write(b"P6\n60000 60000\n255\n" + bytes(100))
+    # 1 pixel wide: a resize whose short side is 256 would make millions of rows of them.
+    for name, size in (("tall.png", (1, 40000)), ("wide.png", (40000, 1))):
+        save(name, Image.new("RGB", size, (1, 2, 3)))
 elif kind == "resize":
     extents = [1, 2, 3, 5, 31, 32, 33, 64, 100, 301]
     pairs = random.Random(3)

@@ -2,6 +2,7 @@
 #include "images/codec.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <cmath>
 #include <filesystem>
@@ -9,6 +10,7 @@
 #include <thread>
 
 #include "images/resize.hpp"
+#include "support/complaint.hpp"
 #include "support/python.hpp"
 
 namespace lockstep {
@@ -115,6 +117,54 @@ TEST_F(Codec, ShortSideRefusesLongImages) {
   EXPECT_NE(complaint(folder / "long.png", {.fit = Fit::short_side, .size = 10}).find("170 x 20, longer than --max-aspect 8"), std::string::npos);
   EXPECT_EQ(decode_image(folder / "long.png", {.fit = Fit::short_side, .size = 10, .max_aspect = 9}).width, 85);
   EXPECT_EQ(decode_image(folder / "long.png", {.fit = Fit::cover, .size = 10}).width, 10);
+}
+
+/// Most memory that this process has had, in MiB.
+std::int64_t peak_mib() {
+  rusage use{};
+  ::getrusage(RUSAGE_SELF, &use);
+  return use.ru_maxrss >> 10;
+}
+
+TEST_F(Codec, WhatAFewBytesClaimTakesNoMemory) {
+  const ScratchFolder folder;
+  run_python(script("codec_files.py"), {"claims", folder.path()});
+  std::vector<std::string> names;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder.path())) names.push_back(entry.path());
+  ASSERT_EQ(names.size(), 9u);
+  for (const std::string& name : names) {
+    ASSERT_LT(fs::file_size(name), 700u);
+    for (const Fit fit : {Fit::cover, Fit::short_side, Fit::stretch, Fit::pad}) {
+      const std::int64_t before = peak_mib();
+      const std::string said = complaint(name, {.fit = fit, .size = 256, .max_aspect = 1e9});
+      const bool is_long = name.ends_with("tall.png") || name.ends_with("wide.png");
+      if (fit == Fit::pad && is_long) EXPECT_EQ(said, "no error") << name;
+      else if (fit == Fit::stretch && name.ends_with("wide.png")) EXPECT_EQ(said, "no error") << name;   // one row of 40000, then 256
+      else EXPECT_TRUE(said.starts_with(name + ": ")) << name << " gave: " << said;
+      EXPECT_LT(peak_mib() - before, 100) << name << ", fit " << name_of(fit);
+    }
+  }
+}
+
+TEST_F(Codec, AnImageOfAnAspectOf60IsStillCut) {
+  const ScratchFolder folder;
+  run_python("import sys\nfrom PIL import Image\nImage.new('RGB', (60, 1), (1, 2, 3)).save(sys.argv[1])", {folder / "long.png"});
+  for (const Fit fit : {Fit::cover, Fit::stretch, Fit::pad}) {
+    const DecodedImage image = decode_image(folder / "long.png", {.fit = fit, .size = 32});
+    EXPECT_EQ(std::pair(image.height, image.width), std::pair(std::int64_t{32}, std::int64_t{32}));
+  }
+}
+
+// What libvips can also read by its content, whatever the file's ending says.
+TEST_F(Codec, DocumentsAreNoImages) {
+  const ScratchFolder folder;
+  const std::string svg = "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"20\" height=\"20\"><rect width=\"20\" height=\"20\" fill=\"red\"/></svg>\n";
+  for (const auto& [name, bytes] : {std::pair<std::string, std::string>{"a.jpg", svg}, {"b.jpg", "<?xml version=\"1.0\"?>\n" + svg}, {"c.png", "%PDF-1.4\n1 0 obj\n"}, {"d.jpg", "push graphic-context\nviewbox 0 0 9 9\n"}, {"e.jpg", "P6"}, {"f.webp", "RIFF"}}) {
+    write_file(folder / name, bytes);
+    for (const std::string& said : {complaint(folder / name), lockstep::complaint([&] { decoded_size(folder / name, {}); })}) {
+      EXPECT_TRUE(said.starts_with((folder / name) + ": is broken or no image (it begins as none of JPEG, PNG, ")) << said;
+    }
+  }
 }
 
 TEST(Resize, EqualsPilsBilinearBitForBit) {

@@ -188,6 +188,9 @@ loops["a"] = loops["b"] = loops
 many = f.create_group("many")
 for i in range(16385): many[str(i)] = f["x"]
 f.create_group("links")["far"] = h5py.ExternalLink(sys.argv[2], "/x")
+f["a/real/x"] = f["x"]
+f["a/soft"], f["a/far"] = h5py.SoftLink("/a/real"), h5py.ExternalLink(sys.argv[2], "/")
+for name in ("soft", "far"): f["a/%s.x" % name] = f["x"]
 )", {folder / "a.h5", folder / "other.h5", folder / "secret"});
   const H5File file = H5File::open(folder / "a.h5");
   std::vector<float> values(16);
@@ -206,6 +209,16 @@ f.create_group("links")["far"] = h5py.ExternalLink(sys.argv[2], "/x")
   expect_refused("/huge is larger than the file", [&] { file.info("/huge"); });
   expect_refused("/names is larger than the file", [&] { file.read_texts("/names"); });
   expect_refused("/links/far is a link", [&] { file.list("/links"); });
+  for (const bool is_parent_known : {false, true})             // a link in the middle, whatever was looked at before, and below whichever name
+    for (const std::string link : {"/a/soft", "/a/far"}) {
+      if (is_parent_known) file.info("/a/real/x"), file.info(link + ".x"), file.info("/a/real/x");
+      expect_refused(link + " is a link", [&] { file.read(link + "/x", H5Type::f32, values.data(), 4); });
+      expect_refused(link + " is a link", [&] { file.info(link + "/x"); });
+      expect_refused(link + " is a link", [&] { file.read_texts(link + "/x"); });
+      expect_refused(link + " is a link", [&] { file.list(link); });
+    }
+  EXPECT_EQ(file.list("/a/real").size(), 1u);
+  expect_refused(" is a link", [&] { file.list("/a"); });
   expect_refused("is too deep", [&] { file.list("/loops"); });
   expect_refused("holds more than 16384 objects", [&] { file.list("/many"); });
 }

@@ -5,12 +5,15 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstring>
 #include <filesystem>
+#include <thread>
 #include <vector>
 
 #include "base/error.hpp"
 #include "base/random.hpp"
 #include "storage/hdf5.hpp"
+#include "support/complaint.hpp"
 #include "support/python.hpp"
 
 namespace lockstep {
@@ -62,6 +65,67 @@ TEST(SealedFile, AWholeFileIsWholeAndH5pyOpensIt) {
   EXPECT_EQ(damage_of(folder / "a.h5"), "");
   EXPECT_NO_THROW(verify_seal(folder / "a.h5"));
   EXPECT_EQ(run_python("import sys, h5py\nf = h5py.File(sys.argv[1])\nprint(f['model/weight'][:].sum(), f.attrs['format'])", {folder / "a.h5"}), "7500.0 test\n");
+}
+
+TEST(SealedFile, LibhdfReadsTheVerifiedBytesAloneWhateverBecomesOfTheFile) {
+  const ScratchFolder folder;
+  for (const bool leave_out : {false, true}) {
+    const std::string path = folder / (leave_out ? "b.h5" : "a.h5"), whole = make_sealed(path, leave_out);
+    SealedBytes bytes = read_sealed(path);
+    ASSERT_EQ(bytes.bytes().size(), whole.size());
+    std::filesystem::remove(path);
+    const H5File file = H5File::open(path, std::move(bytes));
+    EXPECT_EQ(file.text_attribute("format"), "test");
+    const H5DatasetInfo info = file.info("/model/weight");
+    EXPECT_EQ(info.shape, std::vector<std::int64_t>{5000});
+    float first = 0;
+    std::memcpy(&first, whole.data() + info.file_offset, sizeof first);
+    EXPECT_EQ(first, 1.5f);
+    std::vector<float> values(5000, -1);
+    file.read("/model/weight", H5Type::f32, values.data(), values.size());
+    EXPECT_EQ(values, std::vector<float>(5000, leave_out ? 0.f : 1.5f));
+    EXPECT_NE(complaint([&] { file.read("/none", H5Type::f32, values.data(), values.size()); }).find(path + ": has no dataset /none"), std::string::npos);
+  }
+  // Several at once are several files to the library, in threads too.
+  std::vector<std::jthread> threads;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&folder, t] {
+      for (int round = 0; round < 25; ++round) {
+        const std::string path = folder / (std::to_string(t) + "-" + std::to_string(round));
+        const std::int64_t count = 10 + t, number = 100 * t + round;
+        const std::vector<float> values(static_cast<std::size_t>(count), static_cast<float>(number));
+        H5File file = H5File::create(path);
+        file.write("/x", H5Type::f32, {&count, 1}, values.data());
+        file.set_attribute("number", number);
+        file.close();
+        seal(path);
+        const H5File first = H5File::open(path, read_sealed(path)), second = H5File::open(path, read_sealed(path));
+        for (const H5File* read : {&first, &second}) {
+          std::vector<float> back(values.size());
+          read->read("/x", H5Type::f32, back.data(), back.size());
+          EXPECT_EQ(back, values);
+          EXPECT_EQ(read->integer_attribute("number"), number);
+        }
+      }
+    });
+  threads.clear();
+  make_sealed(folder / "c.h5");
+  std::filesystem::resize_file(folder / "c.h5", 9000);
+  EXPECT_NE(complaint([&] { read_sealed(folder / "c.h5"); }).find("c.h5: is truncated: it has 9000 of "), std::string::npos);
+}
+
+TEST(SealedFile, WhatWouldTakeTooMuchMemoryIsVerifiedAndReadAgain) {
+  const ScratchFolder folder;
+  const std::int64_t count = SealedBytes::most / 4;
+  {
+    H5File file = H5File::create(folder / "large.h5");
+    file.write("/x", H5Type::f32, {&count, 1}, nullptr);         // a hole
+    file.close();
+  }
+  seal(folder / "large.h5");
+  SealedBytes bytes = read_sealed(folder / "large.h5");
+  EXPECT_FALSE(bytes);
+  EXPECT_EQ(H5File::open(folder / "large.h5", std::move(bytes)).info("/x").shape, std::vector<std::int64_t>{count});
 }
 
 TEST(SealedFile, TruncationAtEachPercentIsNoticed) {

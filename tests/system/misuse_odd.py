@@ -163,6 +163,35 @@ def no_home():
             trains(f"homeless{number}-{ranks}", ranks=ranks, **how)
 
 
+def nameless_user():
+    """A user without an entry in passwd and without HOME, as in containers and under `srun --uid`.  mpirun itself needs a HOME then; ranks do not."""
+    if os.geteuid() != 0:
+        return "only root can become another user"
+    place = world["folder"] / "nameless"
+    for path in (place, place / "lib"):
+        path.mkdir()
+        path.chmod(0o777)
+    for library in re.findall(r"=> (/\S+)", subprocess.run(["ldd", lockstep], capture_output=True, text=True).stdout):
+        if not library.startswith(("/lib", "/usr")):         # a home that others may not enter
+            shutil.copy(library, place / "lib")
+    how = {"before": ["setpriv", "--reuid=54321", "--regid=54321", "--clear-groups"], "without": ["HOME", "USER", "LOGNAME"], "cwd": place,
+           "env": {"LD_LIBRARY_PATH": f"{place / 'lib'}:{os.environ.get('LD_LIBRARY_PATH', '')}"}}
+    if subprocess.run([*how["before"], lockstep, "--version"], env={**environment(), **how["env"]}, capture_output=True).returncode != 0:
+        return "another user cannot start the program where it was built"
+    ended([convert, "shapes", "shards", "--train", 40, "--val", 20, "--seed", 1], **how)
+    shutil.copy(world["toml"], place / "good.toml")
+    for ranks in (1, min(2, most_ranks())):
+        start = [lockstep] if ranks == 1 else ["env", "HOME=/nowhere", "mpirun", "--oversubscribe", "-n", ranks, "env", "-u", "HOME", lockstep]
+        own = ["good.toml", "data.path=shards", "run.outputs=outputs", f"run.name=on{ranks}"]
+        ended([*start, "train", *own], **how)
+        require_equal_bits(checkpoints(place / f"outputs/on{ranks}")[-1], world["plain"][ranks])
+        assert "resumed from outputs/" in ended([*start, "train", *own, "run.epochs=2"], **how)
+        assert "evaluated 20 images at step" in ended([*start, "eval", *own], **how)
+    assert len(checkpoints(place / "outputs/on1")) > 0 and checkpoints(place / "outputs/on1")[-1].stat().st_uid == 54321
+    ended([lockstep, "predict", "outputs/on1", "shards", "--output", "list.csv", "--format", "csv"], **how)
+    ended([lockstep, "report", "outputs/on1"], **how)
+
+
 def few_files():
     many = world["folder"] / "many"
     call([convert, "shapes", many, "--train", 40, "--val", 20, "--shards", 20, "--seed", 1])
@@ -285,6 +314,7 @@ ODD = [
   ("a label file of Windows", windows_labels, "a class called '\\ufeffcat\\r'"),
   ("a locale with decimal commas", decimal_commas, "reads 0.02 as 0; JSON, CSV and SVG with commas"),
   ("no HOME, no environment, no TMPDIR, no such locale", no_home, "crashes on a null pointer"),
+  ("a user without a name and without HOME", nameless_user, "getpwuid gives a null pointer: PMIx crashes in MPI_Init"),
   ("ulimit -n 64 and 40 shards", few_files, "too many open files"),
   ("/dev/shm of 64 MB, or none", small_shm, "a bus error"),
   ("a file system without locks", no_locks, "errno 37 from libhdf5"),

@@ -250,6 +250,8 @@ def things(folder):
     made["locked"].chmod(0o555), made["open"].chmod(0o777)
     (made["blocked"] / "good").write_text("in the way")
     made["text"], made["zero"] = folder / "text.jpg", folder / "empty.toml"
+    made["pth_folder"] = folder / "misnamed/made.pth"
+    (made["pth_folder"] / "made.h5").mkdir(parents=True)
     made["text"].write_text("this is no image\n")
     made["zero"].write_text("")
     made["strange"] = compiled(root / "tests/system/strange_host.c", folder / "strange_host.so")

@@ -1,5 +1,6 @@
 // `lockstep import WEIGHTS CHECKPOINT [model.name=NAME ...]`: a checkpoint of lockstep from safetensors or PyTorch's .pth.
 #include <algorithm>
+#include <filesystem>
 #include <iostream>
 
 #include "base/build_info.hpp"
@@ -31,11 +32,23 @@ Config config_for(const Weights& weights, const Invocation& invocation) {
   return config;
 }
 
+/// A checkpoint of a run cannot be made again from its weights.
+bool may_be_replaced(const std::string& path) {
+  std::error_code unknown;
+  if (!std::filesystem::exists(path, unknown)) return true;
+  try {
+    return read_checkpoint_header(path).is_imported();
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 }  // namespace
 
 int run_import(const Invocation& invocation) {
   const std::string &from = invocation.arguments.at(0), &to = invocation.arguments.at(1);
   require(to.ends_with(".h5"), to, ": a checkpoint's name ends in .h5. Give the weights first, then the checkpoint to make.");
+  require(may_be_replaced(to), to, ": is there already, and lockstep import has not made it. Name another file.");
   const Weights weights = read_weights(from);
   const Config config = config_for(weights, invocation);
 

@@ -11,6 +11,7 @@
 
 #include "base/formatted.hpp"
 #include "base/in_order.hpp"
+#include "images/image_files.hpp"
 #include "layers/standing.hpp"
 #include "storage/aside_file.hpp"
 #include "train/chosen_checkpoint.hpp"
@@ -35,10 +36,14 @@ std::int64_t top_of(const Invocation& invocation) {
 /// Standard output, or a file that has its name only when it is whole.
 class Output {
  public:
-  explicit Output(const std::string& path) : path_(path) {
+  /// arguments: what is read, and must stay.
+  Output(const std::string& path, const std::vector<std::string>& arguments) : path_(path) {
     if (path_.empty()) return;
     std::error_code unknown;
     require(!std::filesystem::is_directory(path_, unknown), "--output ", path_, ": is a folder. Name a file.");
+    require(!is_image_name(path_), "--output ", path_, ": is an image by its name. Name a file for the list, such as list.csv.");
+    for (const std::string& argument : arguments)
+      require(!std::filesystem::equivalent(path_, argument, unknown), "--output ", path_, ": is one of the files to read, and would be overwritten. Name another.");
     stream_.open(file_.emplace(path_).aside(), std::ios::binary | std::ios::trunc);
     require(stream_.good(), "--output ", path_, ": cannot be written. Check the folder and its permissions.");
   }
@@ -150,6 +155,8 @@ int run_predict(const Invocation& invocation, Communicator& comm, Device& device
   require(invocation.arguments.size() >= 2, "predict needs images after ", invocation.arguments[0], ": files, folders or shards.");
   const std::int64_t asked = top_of(invocation);
   const std::string format = invocation.option("format").empty() ? "text" : invocation.option("format");
+  std::error_code unknown;
+  require(!is_image_name(invocation.arguments[0]) || std::filesystem::is_directory(invocation.arguments[0], unknown), invocation.arguments[0], ": is an image by its name. The run's folder, or its INPUT.toml, comes first, then the images.");
   auto [config, folder] = find_run(invocation.arguments[0], invocation.overrides);
   ChosenCheckpoint chosen(config, folder);
   const CheckpointHeader header = chosen.read(read_checkpoint_header);
@@ -162,7 +169,7 @@ int run_predict(const Invocation& invocation, Communicator& comm, Device& device
   if (!pictures->note().empty()) std::cerr << "lockstep: " << pictures->note() << "\n";
   const RunPlan plan = plan_evaluation(config, pictures->header(), pictures->size(), 1);
   const std::int64_t outputs = plan.config.model.classes, top = std::min(asked, outputs);
-  Output output(invocation.option("output"));
+  Output output(invocation.option("output"), invocation.arguments);
   const std::unique_ptr<PredictionWriter> writer = make_prediction_writer(format, output.stream(), top);
 
   limit_memory(device, config.device, comm.local_size());

@@ -16,7 +16,12 @@ int run_report(const Invocation& invocation) {
     folders.push_back(find_run(argument, invocation.overrides).folder);
     require(fs::is_directory(folders.back()), folders.back(), ": this run has no folder yet, so there is nothing to report. Train first, or mend run.name or run.outputs.");
   }
+  for (std::size_t i = 0; i < folders.size(); ++i)
+    for (std::size_t k = 0; k < i; ++k)
+      require(!fs::equivalent(folders[i], folders[k]), folders[i], ": this run is named twice, and would count twice in means and spreads. Name each once.");
   const std::string& output = invocation.option("output");
+  require(output.empty() || output.ends_with(".html"), "--output ", output, ": a page's name ends in .html. Name such a file.");
+  require(output.empty() || !fs::is_directory(output), "--output ", output, ": is a folder. Name a file.");
   std::string path;
   if (folders.size() == 1 && output.empty()) {
     path = write_report(folders[0]);

@@ -24,12 +24,13 @@ void require_there(const std::string& path) {
 
 class ImageFiles final : public Pictures {
  public:
-  ImageFiles(const std::vector<std::string>& arguments, const CheckpointHeader& header) : classes_(header.class_names) {
+  ImageFiles(const std::vector<std::string>& arguments, const std::string& checkpoint, const CheckpointHeader& header) : classes_(header.class_names) {
     start_codec();
+    require(header.size > 0 && !header.fit.empty(), checkpoint, " does not say how its images were cut and of which size",
+            header.is_imported() ? ", since it was imported" : "", ". Convert the images as its own were (lockstep-convert image-folder), and predict from the shards.");
     options_.fit = header.fit == "none" ? Fit::cover : fit_of(header.fit);   // stored as they were, all of one size
     options_.size = header.size, options_.rotate = header.rotate == "exif";
     options_.max_aspect = std::numeric_limits<double>::infinity();           // conversion leaves longer ones out; here each is asked for
-    require(options_.size > 0, "the checkpoint does not say of which size its images were made. Predict from shards.");
     for (const std::string& argument : arguments) add(argument);
     require(!files_.empty(), "no images in ", arguments[0], arguments.size() > 1 ? ", ..." : "", ". Name image files, or folders that hold some.");
   }
@@ -154,7 +155,7 @@ std::unique_ptr<Pictures> open_pictures(const std::vector<std::string>& argument
   const auto shards = std::ranges::count_if(arguments, is_of_shards);
   require(shards == 0 || shards == std::ssize(arguments), "shards and image files in one call. Predict them apart.");
   if (shards > 0) return std::make_unique<ShardImages>(arguments, split, checkpoint, header, asked);
-  return std::make_unique<ImageFiles>(arguments, header);
+  return std::make_unique<ImageFiles>(arguments, checkpoint, header);
 }
 
 }  // namespace lockstep

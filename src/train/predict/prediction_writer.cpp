@@ -15,8 +15,8 @@ class TextWriter final : public PredictionWriter {
  public:
   explicit TextWriter(std::ostream& out) : out_(out) {}
   void row(const PredictionRow& row) override {
-    out_ << row.file;
-    for (const Guess& guess : row.guesses) out_ << "  " << guess.name << " " << formatted("%.2f %%", 100 * guess.probability);
+    out_ << on_one_line(row.file);
+    for (const Guess& guess : row.guesses) out_ << "  " << on_one_line(guess.name) << " " << formatted("%.2f %%", 100 * guess.probability);
     out_ << "\n";
   }
 
