@@ -77,7 +77,7 @@ tries = [
     (hangs, "a write that hangs", 2, "0 hang H5Dwrite 3", idle, [0], "checkpoint", 6),
     (hangs, "a start that hangs", 2, "1 hang pread 2", idle, [1], "starting", 0, ("train",), [f"run.start_seconds={stall}"]),
     (goes_on, "slow write", 2, "0 slow pwrite 1 0.1", 2 * stall, ("train",), ["run.max_steps=4"]),
-    (goes_on, "slow reader", 2, "1 slow pread 50 0.25", 2 * stall, ("train",), ["run.max_steps=8", "data.readers=1"]),
+    (goes_on, "slow reader", 2, "1 slow pread 20 0.25", 2 * stall, ("train",), ["run.max_steps=8", "data.readers=1"]),
     (goes_on, "slow start", 2, f"1 pause MPI_Gather 5 {1.5 * stall}", 1.5 * stall, ("train",)),
     (paused, "debugger", [1], ["run.stall_seconds=0"]),
     (paused, "suspended", [0, 1], [f"run.stall_seconds={stall}"]),
