@@ -51,11 +51,13 @@ struct Places {
     if constexpr (is_packed) return {reinterpret_cast<const Word*>(places)[at / width]};
     else return {load_bytes<width>(places + at)};
   }
+  /// word: four bits a lane, the first lane's lowest.
+  LOCKSTEP_FUNCTION static void write(std::uint8_t* places, std::int64_t at, Word word) { reinterpret_cast<Word*>(places)[at / width] = word; }
   LOCKSTEP_FUNCTION static void write(std::uint8_t* places, std::int64_t at, const Lanes<width>& numbers) {
     if constexpr (is_packed) {
       std::uint32_t word = 0;
       for (int i = 0; i < width; ++i) word |= static_cast<std::uint32_t>(numbers.v[i]) << 4 * i;
-      reinterpret_cast<Word*>(places)[at / width] = static_cast<Word>(word);
+      write(places, at, static_cast<Word>(word));
     } else {
       store(places + at, numbers);
     }
@@ -122,9 +124,9 @@ struct LargestOfWindow<T, 8> {
   }
   LOCKSTEP_FUNCTION Lanes<8> lanes() const { return load<8>(reinterpret_cast<const T*>(&x)); }
   LOCKSTEP_FUNCTION void save(T* largest, std::uint8_t* argmax, std::int64_t at) const {
-    Packet<4> nibbles{};
-    for (int p = 0; p < 4; ++p) nibbles.words[0] |= ((place.words[p] & 15) | (place.words[p] >> 12 & 0xf0)) << 8 * p;
-    *reinterpret_cast<Packet<4>*>(argmax + at / 2) = nibbles;
+    std::uint32_t word = 0;
+    for (int p = 0; p < 4; ++p) word |= ((place.words[p] & 15) | (place.words[p] >> 12 & 0xf0)) << 8 * p;
+    Places<8>::write(argmax, at, word);
     *reinterpret_cast<Packet<16>*>(largest + at) = x;
   }
 };

@@ -3,49 +3,42 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
-#include "support/device_array.hpp"
 #include "support/layers_reference.hpp"
+#include "support/test_tensor.hpp"
 
 namespace lockstep::test {
 namespace {
 
-/// Values in device memory as T.
-class Stored {
+/// What a call is given for each channel; 1 / std is 1.
+struct Channels {
+  Doubles mean, weight, bias;
+  explicit Channels(std::int64_t c) : mean(doubles(noise(c, 3))), weight(doubles(noise(c, 4))), bias(doubles(noise(c, 5))) {}
+};
+class ChannelsOnDevice {
  public:
-  Stored(Device& device, const Shape& shape, DType dtype, const std::vector<float>& values = {})
-      : device_(device), memory_(device.allocate(static_cast<std::size_t>(shape.size()) * size_of(dtype))), tensor{memory_.data(), shape, dtype} {
-    if (!values.empty()) dispatch(dtype, [&]<class T>(T) {
-      std::vector<T> rounded;
-      for (const float v : values) rounded.push_back(T(v));
-      device.copy_to_device(memory_.data(), rounded.data(), tensor.bytes());
-    });
-    device.wait();
-  }
-  std::vector<float> get() const {
-    return dispatch(tensor.dtype, [&]<class T>(T) {
-      std::vector<T> held(static_cast<std::size_t>(tensor.size()));
-      device_.copy_to_host(held.data(), tensor.data, tensor.bytes());
-      device_.wait();
-      return std::vector<float>(held.begin(), held.end());
-    });
+  ChannelsOnDevice(Device& device, const Channels& c)
+      : mean_(device, shape_of(c), DType::f32, c.mean), inv_std_(device, shape_of(c), DType::f32, Doubles(c.mean.size(), 1)), weight_(device, shape_of(c), DType::f32, c.weight),
+        bias_(device, shape_of(c), DType::f32, c.bias) {}
+  BatchNormVectors vectors() const {
+    const auto values = [](const TestTensor& t) { return Tensor(t).as<float>(); };
+    return {values(mean_), values(inv_std_), values(weight_), values(bias_)};
   }
 
  private:
-  Device& device_;
-  Allocation memory_;
-
- public:
-  Tensor tensor;
+  static Shape shape_of(const Channels& c) { return vector_shape(std::ssize(c.mean)); }
+  TestTensor mean_, inv_std_, weight_, bias_;
 };
 
 struct Truth {
   Doubles y, largest, grad_x;
 };
 
-/// vectors: mean, 1 / std, weight, bias of each channel.  grad_x: with mean and 1 / std as constants.
-Truth loop(const Shape& s, const Shape& out, const std::vector<float>& x, const std::vector<float>& grad_y, const std::vector<std::vector<float>>& vectors) {
+/// grad_x: with mean and 1 / std as constants.
+Truth loop(const Shape& s, const Shape& out, const Doubles& x, const Doubles& grad_y, const Channels& channels) {
   Truth t{Doubles(static_cast<std::size_t>(out.size())), Doubles(static_cast<std::size_t>(out.size())), Doubles(static_cast<std::size_t>(s.size()))};
   std::size_t at = 0;
   for (std::int64_t n = 0; n < out.n; ++n)
@@ -53,7 +46,7 @@ Truth loop(const Shape& s, const Shape& out, const std::vector<float>& x, const 
       for (std::int64_t q = 0; q < out.w; ++q)
         for (std::int64_t c = 0; c < out.c; ++c, ++at) {
           const auto channel = static_cast<std::size_t>(c);
-          const double mean = vectors[0][channel], scale = static_cast<double>(vectors[1][channel]) * vectors[2][channel], bias = vectors[3][channel];
+          const double mean = channels.mean[channel], scale = channels.weight[channel], bias = channels.bias[channel];
           std::size_t best = 0;
           double key = 0;
           bool has_one = false;
@@ -70,14 +63,19 @@ Truth loop(const Shape& s, const Shape& out, const std::vector<float>& x, const 
   return t;
 }
 
-/// Few different values, so that windows have equals; `special` of them are infinite.
-std::vector<float> coarse(std::int64_t count, std::uint64_t stream, bool has_infinities) {
-  std::vector<float> values = noise(count, stream, 2);
+/// Few different values, so that windows have equals; has_infinities: one of 37 is infinite.
+Doubles coarse(std::int64_t count, std::uint64_t stream, bool has_infinities) {
+  Doubles values = doubles(noise(count, stream, 2));
   for (std::size_t i = 0; i < values.size(); ++i) {
     values[i] = std::round(2 * values[i]) / 2;
-    if (has_infinities && i % 37 == 0) values[i] = (i % 2 == 0 ? 1.f : -1.f) * std::numeric_limits<float>::infinity();
+    if (has_infinities && i % 37 == 0) values[i] = (i % 2 == 0 ? 1 : -1) * std::numeric_limits<double>::infinity();
   }
   return values;
+}
+
+std::vector<float> floats(const TestTensor& tensor) {
+  const Numbers numbers = tensor.numbers();
+  return {numbers.begin(), numbers.end()};
 }
 
 class BatchNormPool : public testing::TestWithParam<DType> {};
@@ -88,21 +86,21 @@ TEST_P(BatchNormPool, TakesTheFirstLargestOfEachWindowAndSendsItsGradientThere) 
   for (const Shape& s : {Shape{2, 8, 8, 16}, Shape{3, 7, 9, 8}, Shape{1, 1, 1, 8}, Shape{2, 2, 5, 64}, Shape{2, 6, 4, 3}, Shape{1, 5, 5, 12}}) {
     SCOPED_TRACE(testing::Message() << s.n << " x " << s.h << " x " << s.w << " x " << s.c);
     const Shape out = stem_window.output(s);
-    const std::vector<float> x = coarse(s.size(), 1, false), grad_y = coarse(out.size(), 2, false);
-    std::vector<std::vector<float>> vectors{noise(s.c, 3), std::vector<float>(static_cast<std::size_t>(s.c), 1), noise(s.c, 4), noise(s.c, 5)};
-    for (std::size_t c = 0; c < vectors[2].size(); c += 3) vectors[2][c] = 0;                         // a weight of zero: all are equal
-    const Stored in(device, s, dtype, x), grad(device, out, dtype, grad_y), y(device, out, dtype), largest(device, out, dtype), grad_x(device, s, dtype);
-    const DeviceArray mean(device, vectors[0]), inv_std(device, vectors[1]), weight(device, vectors[2]), bias(device, vectors[3]);
-    const BatchNormVectors v{mean.tensor().as<float>(), inv_std.tensor().as<float>(), weight.tensor().as<float>(), bias.tensor().as<float>()};
-    const Allocation places = device.allocate(static_cast<std::size_t>(out.size()));
-    const PoolSaved saved{static_cast<std::uint8_t*>(places.data()), largest.tensor.data};
-    batch_norm_pool_apply(device, in.tensor, y.tensor, v, saved);
-    batch_norm_pool_grad_apply(device, in.tensor, grad.tensor, {grad_x.tensor, GradMode::write}, v, nullptr, saved);
+    const Doubles x = coarse(s.size(), 1, false), grad_y = coarse(out.size(), 2, false);
+    Channels channels(s.c);
+    for (std::size_t c = 0; c < channels.weight.size(); c += 3) channels.weight[c] = 0;               // all are equal
+    const TestTensor in(device, s, dtype, x), grad(device, out, dtype, grad_y), y(device, out, dtype), largest(device, out, dtype), grad_x(device, s, dtype),
+        places(device, vector_shape(out.size()), DType::u8);
+    const ChannelsOnDevice on_device(device, channels);
+    const PoolSaved saved{Tensor(places).as<std::uint8_t>(), Tensor(largest).data};
+    batch_norm_pool_apply(device, in, y, on_device.vectors(), saved);
+    batch_norm_pool_grad_apply(device, in, grad, {grad_x, GradMode::write}, on_device.vectors(), nullptr, saved);
     device.wait();
-    const Truth want = loop(s, out, x, grad_y, vectors);
-    EXPECT_LT(distance(want.y, y.get()), 2 * rounding(dtype));
-    EXPECT_EQ(distance(want.largest, largest.get()), 0);
-    EXPECT_LT(distance(want.grad_x, grad_x.get()), 2 * rounding(dtype));
+    const Truth want = loop(s, out, x, grad_y, channels);
+    EXPECT_LT(distance(want.y, floats(y)), 2 * rounding(dtype));
+    EXPECT_EQ(distance(want.largest, floats(largest)), 0);
+    EXPECT_LT(distance(want.grad_x, floats(grad_x)), 2 * rounding(dtype));
+    for (const TestTensor* tensor : {&in, &grad, &y, &largest, &grad_x, &places}) EXPECT_TRUE(tensor->is_margin_intact());
   }
 }
 
@@ -110,16 +108,15 @@ TEST_P(BatchNormPool, HandsOnInfinitiesAndNaN) {
   Device device;
   const DType dtype = GetParam();
   const Shape s{2, 9, 9, 16}, out = stem_window.output(s);
-  std::vector<float> x = coarse(s.size(), 1, true);
-  for (std::size_t i = 0; i < x.size(); i += 101) x[i] = std::numeric_limits<float>::quiet_NaN();
-  std::vector<std::vector<float>> vectors{noise(s.c, 3), std::vector<float>(static_cast<std::size_t>(s.c), 1), noise(s.c, 4), noise(s.c, 5)};
-  const Stored in(device, s, dtype, x), y(device, out, dtype);
-  const DeviceArray mean(device, vectors[0]), inv_std(device, vectors[1]), weight(device, vectors[2]), bias(device, vectors[3]);
-  const BatchNormVectors v{mean.tensor().as<float>(), inv_std.tensor().as<float>(), weight.tensor().as<float>(), bias.tensor().as<float>()};
-  batch_norm_pool_apply(device, in.tensor, y.tensor, v, {});
+  Doubles x = coarse(s.size(), 1, true);
+  for (std::size_t i = 0; i < x.size(); i += 101) x[i] = std::numeric_limits<double>::quiet_NaN();
+  const Channels channels(s.c);
+  const TestTensor in(device, s, dtype, x), y(device, out, dtype);
+  const ChannelsOnDevice on_device(device, channels);
+  batch_norm_pool_apply(device, in, y, on_device.vectors(), {});
   device.wait();
-  const Truth want = loop(s, out, x, std::vector<float>(static_cast<std::size_t>(out.size())), vectors);
-  const std::vector<float> got = y.get();
+  const Truth want = loop(s, out, x, Doubles(static_cast<std::size_t>(out.size())), channels);
+  const Numbers got = y.numbers();
   int nan = 0, infinite = 0;
   for (std::size_t i = 0; i < got.size(); ++i) {
     EXPECT_EQ(std::isnan(want.y[i]), std::isnan(got[i])) << i;

@@ -58,7 +58,7 @@ def theirs(precision, seed):
 
 
 def ours(precision, seed):
-    """The mean loss of each epoch: of its last record, whose interval is the epoch."""
+    """The mean loss of each epoch, of a record a step."""
     name = f"{precision}-{seed}"
     toml = write_input(folder / f"{name}.toml", **{
         "precision": precision, "data.path": data, "data.global_batch": BATCH, "data.last_batch": "drop", "data.mean": [0.5, 0.5, 0.5], "data.std": [0.25, 0.25, 0.25],
