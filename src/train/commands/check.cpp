@@ -40,8 +40,11 @@ void print_memory(const RunPlan& plan, const Device& device, const MemoryUse& us
   line("in all", use.total());
   std::cout << (use.is_exact ? "\n" : " at most\n");
   if (device.limit_bytes() > 0 && use.total() > device.limit_bytes()) std::cout << "          that may be more than device.memory_gib = " << plan.config.device.memory_gib << "\n";
-  if (const std::size_t host = host_memory().total; device.is_host() && use.total() > host) std::cout << "          that is more than this host has: " << mib(host) << "; where the job's have no more, it will be refused\n";
-  if (device.is_host()) return;
+  if (device.is_host()) {
+    if (const std::size_t host = host_memory().total; use.total() > host)
+      std::cout << "          that is more than this host has: " << mib(host) << "; where the job's have no more, it will be refused\n";
+    return;
+  }
   std::cout << "  beside these  CUDA's context, libraries and recordings: " << (device.is_plan_only() ? "usually 0.5 to 1 GiB" : mib(device.memory_bytes() - device.free_bytes()) + " now, other processes included")
             << (plan.ranks > 1 ? "; NCCL: usually 0.5 to 1 GiB\n" : "\n");
 }
