@@ -1,6 +1,6 @@
 #!/bin/bash
 # install.sh [--tests] [--cuda] [--serial] [--no-images] [--no-apt]: everything that lockstep needs on Debian 12 or Ubuntu 24.04.
-#   --tests      what tests/run.sh needs besides: GoogleTest, PyTorch and h5py (oracles), Slurm, TensorBoard's reader
+#   --tests      what tests/run.sh needs besides: GoogleTest, ccache, PyTorch and h5py (oracles), Slurm, TensorBoard's reader
 #   --cuda       also Kokkos for CUDA (the toolkit itself, cuDNN and NCCL come from the vendor)
 #   --serial     also Kokkos without threads, for the sanitizers
 #   --no-images  without libvips: for -DLOCKSTEP_IMAGES=OFF
@@ -29,7 +29,7 @@ packages=(g++ cmake ninja-build git ca-certificates python3 python3-pip
           nlohmann-json3-dev libtomlplusplus-dev libcli11-dev librandom123-dev)
 [ "$images" = 0 ] || packages+=(libvips-dev)
 if [ "$tests" = 1 ]; then
-  packages+=(libgtest-dev procps util-linux iproute2 python3-numpy python3-pil python3-h5py)
+  packages+=(libgtest-dev ccache procps util-linux iproute2 python3-numpy python3-pil python3-h5py)
   # srun's PMIx plugin opens libpmix.so, the development link; without it srun cannot start MPI programs.
   packages+=(slurm-wlm munge libpmix-dev)
   # Distribution releases differ in these; a test that misses one says so and is skipped.

@@ -18,7 +18,9 @@ done
 
 # part WHAT COMMAND...: says what goes on, and how long it took.
 part() { local what=$1 start=$SECONDS; shift; echo "== $what"; "$@"; echo "== $what: $((SECONDS - start)) s"; }
-configure() { cmake -C "env/$1.cmake" -S . -B "build/$2" -G Ninja "${@:3}" > "build/$2.log" 2>&1 || { cat "build/$2.log"; return 1; }; }
+# Most files are compiled alike for the CPU and for CUDA.
+launcher() { ! command -v ccache > /dev/null || echo -DCMAKE_CXX_COMPILER_LAUNCHER=ccache; }
+configure() { cmake -C "env/$1.cmake" -S . -B "build/$2" -G Ninja $(launcher) "${@:3}" > "build/$2.log" 2>&1 || { cat "build/$2.log"; return 1; }; }
 compile() { NINJA_STATUS="[$1 %f/%t %es] " ninja -C "build/$1" -j "$cores" "${@:2}"; }
 
 mkdir -p build

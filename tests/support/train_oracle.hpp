@@ -14,7 +14,7 @@
 #include "base/config.hpp"
 #include "support/python.hpp"
 #include "support/scratch.hpp"
-#include "tensor/views.hpp"
+#include "tensor/device.hpp"
 
 namespace lockstep::test {
 
@@ -40,7 +40,7 @@ inline std::string request_of(const TorchCase& c, const std::string& task, bool 
                  "\", \"batch\": ", c.batch, ", \"size\": ", c.size, ", \"steps\": ", c.steps, ", \"f32_every\": ", c.f32_every, ", \"is_teacher\": ",
                  word(is_teacher), ", \"kind\": \"", c.optimizer.kind, "\", \"rate\": ", c.optimizer.learning_rate, ", \"momentum\": ", c.optimizer.momentum,
                  ", \"weight_decay\": ", c.optimizer.weight_decay, ", \"decay_all\": ", word(c.optimizer.decay_norm_and_bias), ", \"smoothing\": ",
-                 c.label_smoothing, ", \"precision\": \"", c.precision, "\", \"loss_scale\": ", c.loss_scale(), ", \"device\": \"", runs_on_host ? "cpu" : "cuda", "\"}");
+                 c.label_smoothing, ", \"precision\": \"", c.precision, "\", \"loss_scale\": ", c.loss_scale(), ", \"device\": \"", is_host_build() ? "cpu" : "cuda", "\"}");
 }
 
 class TorchOracle {
