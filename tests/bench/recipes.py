@@ -3,7 +3,7 @@
   recipes.py --shards CIFAR_SHARDS --tar CIFAR_TAR --peers FOLDER [--flowers SHARDS --flower-files FOLDER --weights RESNET34.pth] [--works 1 5-fp16 ...] [--seeds 1,2,3] [--gpus 0 1] [--jobs 4]
 CIFAR_TAR: train/CLASS/*.jpg and test/CLASS/*.jpg; CIFAR_SHARDS: the same images converted.  FOLDER holds the twins: torch_seeds.py and torch_cifar.py, which print a line of JSON with
 top1_top5 or final_acc, seconds and img_s; recipe 3's twin is torch_flowers.py beside this file.  The first seed of each has its GPU alone and gives time and rate; the others share
-it, --jobs at a time, and give accuracy alone; --together: all share.  --epochs: so many of each instead of the recipe's, for the rate alone.  Each of --gpus works through what is left; 0+1 is one place of two GPUs, a rank on each.  PyTorch runs without this shell's
+it, --jobs at a time, and give accuracy alone; --together: all share.  --epochs: so many of each instead of the recipe's, for the rate alone.  Each of --gpus works through what is left; 0+1 is one place of two GPUs, a rank on each (0+0: two ranks of PyTorch's on one, by gloo).  PyTorch runs without this shell's
 LD_LIBRARY_PATH: it brings its own libraries."""
 import argparse, json, os, pathlib, queue, statistics, subprocess, sys, tempfile, threading, time
 
@@ -28,7 +28,7 @@ folder.mkdir(parents=True, exist_ok=True)
 cifar, flowers = [f"data.path={a.shards}"], [f"data.path={a.flowers}", f"model.weights={a.weights}", "precision=tf32"]
 seeds_py, cifar_py = [f"{a.peers}/torch_seeds.py", a.tar], [f"{a.peers}/torch_cifar.py", a.tar]
 flowers_py = [str(root / "tests/bench/torch_flowers.py"), "train", "--weights", a.weights]
-# name: (input, overrides, the twin's words; None: there is none)
+# name: (input, None where there is none; overrides; the twin's words)
 works = {
     "1": ("cifar10_resnet18_ddp", [*cifar, "precision=fp16", "run.evaluate_every_epochs=30"], [*seeds_py, "ddp_resnet18", "--dtype", "fp16", "--eval-every", "30"]),
     "3": ("flowers_resnet34", flowers, [*flowers_py, "--shards", a.flowers]),
@@ -41,15 +41,15 @@ works = {
 }
 for depth in (20, 32, 44, 56, 110):
     works[f"he{depth}"] = (f"cifar10_resnet{depth}", [*cifar, "precision=fp16", "run.evaluate_every_epochs=40"],
-                           [*cifar_py, "--arch", "resnet20", "--recipe", "onecycle" if a.epochs else "he", "--graph", "--eval-every", "1000"] if depth == 20 else None)
+                           [*cifar_py, "--arch", f"resnet{depth}", "--recipe", "onecycle" if a.epochs else "he", "--graph", "--eval-every", "1000"])
 if a.epochs:
-    works = {name: (recipe, [*overrides, f"run.epochs={a.epochs}"], words and [*words, "--epochs", str(a.epochs)]) for name, (recipe, overrides, words) in works.items()}
+    works = {name: (recipe, [*overrides, f"run.epochs={a.epochs}"], [*words, "--epochs", str(a.epochs)]) for name, (recipe, overrides, words) in works.items()}
 if unknown := set(a.works or []) - set(works):
     parser.error(f"no work {', '.join(unknown)}; there are {', '.join(works)}")
 
 
 def run(command, gpus, without=()):
-    environment = {k: v for k, v in os.environ.items() if k not in without} | {"CUDA_VISIBLE_DEVICES": gpus.replace("+", ",")}
+    environment = {k: v for k, v in os.environ.items() if k not in without} | {"CUDA_VISIBLE_DEVICES": ",".join(dict.fromkeys(gpus.split("+")))}
     start = time.time()
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=a.limit, env=environment)
@@ -85,7 +85,7 @@ def twin(name, seed, gpus):
 results = {}                                        # (side, work, seed): what it gave
 alone, shared = queue.SimpleQueue(), queue.SimpleQueue()
 for name in a.works or works:
-    for side, present in ((twin, a.sides != "lockstep" and works[name][2]), (ours, a.sides != "torch" and works[name][0])):
+    for side, present in ((twin, a.sides != "lockstep"), (ours, a.sides != "torch" and works[name][0])):
         for i, seed in enumerate(a.seeds.split(",") if present else []):
             (shared if i or a.together else alone).put((side, name, int(seed)))
 

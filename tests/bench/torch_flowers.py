@@ -46,9 +46,10 @@ def from_shards(folder, split):
 def train(a):
     ranks, rank, device = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0)), DEVICE
     if ranks > 1:
-        device = f"cuda:{os.environ['LOCAL_RANK']}"
+        gpus = torch.cuda.device_count()
+        device = f"cuda:{int(os.environ['LOCAL_RANK']) % gpus}"
         torch.cuda.set_device(device)
-        torch.distributed.init_process_group("nccl")
+        torch.distributed.init_process_group("nccl" if gpus >= ranks else "gloo")    # NCCL has no two ranks on one GPU
     torch.manual_seed(a.seed)
     read = (lambda split: from_files(a.files, split)) if a.files else (lambda split: from_shards(a.shards, split))
     finish = [T.ToTensor(), T.Normalize(MEAN, STD)]

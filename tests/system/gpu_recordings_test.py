@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
 """On a GPU, recorded steps and evaluations end with the bits of those enqueued layer by layer, wherever the images are kept: checkpoints, records and `lockstep eval`.
-Two networks, smaller last batches of both kinds, in fp32 and fp16; and equal runs of a larger one have equal bits.  Skipped where no GPU is."""
+Two networks, smaller last batches of both kinds, in fp32 and fp16; equal runs of a larger one have equal bits, and so have runs beside others that keep the GPU busy.
+Skipped where no GPU is."""
+import contextlib
+
 import harness
 from harness import *
 
@@ -42,3 +45,29 @@ for other in again[1:]:
     require_equal_bits(again[0][0], other[0])
     assert again[0][1] == other[1], (again[0][1], other[1])
 print("resnet18, fp16, 256 images: equal runs have equal bits")
+
+
+@contextlib.contextmanager
+def busy_gpu(jobs=3):
+    """Others compute on the same GPU meanwhile, so that kernels and copies take their time at other places than alone."""
+    toml = write_input(folder / "busy.toml", **{"model.name": "resnet20", "data.global_batch": 512, "precision": "fp16", "run.outputs": folder / "busy"})
+    others = [start(["bench", toml, "bench.steps=1000000"], threads=2) for _ in range(jobs)]
+    try:
+        time.sleep(10)                                                  # until they are at it
+        assert all(other.poll() is None for other in others), [output_of(other) for other in others]
+        yield
+        assert all(other.poll() is None for other in others), "they ended before the run did"
+    finally:
+        for other in others:
+            end(other)
+
+
+# Deep and narrow: hundreds of short kernels a step, each set up while the one before runs.
+deep = {"data.path": shapes(folder, train=4000, val=50), "data.global_batch": 128, "data.last_batch": "drop", "model.name": "resnet44", "precision": "fp16", "run.epochs": 40,
+        "run.log_every": 31, "run.evaluate_every_epochs": 20}
+alone = train("alone", steps=[620, 1240, 1240], **deep)
+with busy_gpu():
+    beside = train("beside", steps=[620, 1240, 1240], **deep)
+require_equal_bits(alone[0], beside[0])
+assert alone[1] == beside[1], (alone[1], beside[1])
+print("resnet44, fp16: a run beside three others on the GPU has the bits of one alone")
