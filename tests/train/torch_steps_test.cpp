@@ -154,7 +154,9 @@ std::vector<TorchCase> precision_cases() {
   for (const char* precision : {"tf32", "bf16", "fp16"}) {
     if (is_host_build() && std::string(precision) != "bf16") continue;
     std::vector<TorchCase> here = {training_case("lenet", 16, 32, sgd(1e-3, 1e-3)), training_case("resnet20", 8, 32, sgd(0.1, 1e-4))};
-    if (!is_host_build()) here.insert(here.end(), {training_case("resnet18", 8, 32, sgd(0.1, 1e-4)), training_case("resnet50", 8, 64, sgd(0.1, 1e-4)), training_case("alexnet", 4, 64, adamw(1e-4, 0.01))});
+    if (!is_host_build())
+      here.insert(here.end(), {training_case("resnet44", 8, 32, sgd(0.1, 1e-4)), training_case("resnet18", 8, 32, sgd(0.1, 1e-4)), training_case("resnet50", 8, 64, sgd(0.1, 1e-4)),
+                               training_case("alexnet", 4, 64, adamw(1e-4, 0.01))});
     for (TorchCase& c : here) c.precision = precision, c.name += text_of("_", precision), c.steps = 10, cases.push_back(c);
   }
   return cases;
