@@ -79,6 +79,8 @@ TEST_F(Checkpoints, AWriteThatFailsAtAnyByteIsSaidOnceTriedAgainAndLosesNothing)
   CheckpointConfig config;
   config.keep_last = 0;
   CheckpointWriter writer(folder_.path(), config, 1, [&](const std::string& line) { said += line + "\n"; }, [] {});
+  const auto open_files = [] { return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {}); };
+  const auto opened = open_files();
   {
     std::int64_t step = 2;
     for (std::size_t part = 0; part < 40; ++part) {
@@ -89,6 +91,7 @@ TEST_F(Checkpoints, AWriteThatFailsAtAnyByteIsSaidOnceTriedAgainAndLosesNothing)
     EXPECT_EQ(said.find("warning: no checkpoint at step 2: " + path(2)), 0u) << said;
     EXPECT_EQ(said.find("warning: ", 1), std::string::npos) << said;
     EXPECT_EQ(files(), 1);
+    EXPECT_EQ(open_files(), opened) << "the disk keeps what an open file holds";
     EXPECT_EQ(read_file(path(1)), older);
     writer.write(header(), state(step), layout_);
     EXPECT_NO_THROW(writer.finish());
