@@ -104,6 +104,10 @@ class Cluster:
             self.daemons[name] = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
                                                   cwd=self.folder)
 
+    def on_node(self, name, path):
+        """An absolute path of a node's own mounts, as it is reached from here.  Only where nodes are isolated."""
+        return pathlib.Path("/proc", str(self.daemons[name].pid), "root", path.lstrip("/"))
+
     def kill_node(self, name):
         """As a node that loses its power: SIGKILL to its slurmd and to all that runs there.  Only where nodes are isolated.  Slurm is told (it would notice after half a minute)."""
         own = os.stat(f"/proc/{self.daemons[name].pid}/ns/uts").st_ino

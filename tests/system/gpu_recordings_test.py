@@ -28,22 +28,25 @@ def train(name, steps=[9, 18, 18], images=50, skips=0, **keys):
     return checkpoints(folder / "runs" / name)[-1], said
 
 
+def require_same(one, other):
+    require_equal_bits(one[0], other[0])
+    assert one[1] == other[1], (one[1], other[1])
+
+
 for model in ("lenet", "resnet20"):
     for precision in ("fp32", "fp16"):
         recorded = train(f"{model}-{precision}", **{"model.name": model, "precision": precision})
         eager = train(f"{model}-{precision}-eager", **{"model.name": model, "precision": precision, "device.record": False})
         others = [train(f"{model}-{precision}-{place}", **{"model.name": model, "precision": precision, "data.cache": place}) for place in ("none", "host", "device")]
         for other in (eager, *others):
-            require_equal_bits(recorded[0], other[0])
-            assert recorded[1] == other[1], (recorded[1], other[1])
+            require_same(recorded, other)
         print(f"{model}, {precision}: recorded and eager steps and evaluations have equal bits, whatever data.cache is")
 
 # Wide layers and a large batch: there libraries have kernels that add up in any order.
 many = shapes(folder, train=512, val=60)
 again = [train(f"again-{i}", steps=[2, 4, 4], images=60, **{"data.path": many, "data.global_batch": 256, "model.name": "resnet18", "model.stem": "cifar", "precision": "fp16"}) for i in range(3)]
 for other in again[1:]:
-    require_equal_bits(again[0][0], other[0])
-    assert again[0][1] == other[1], (again[0][1], other[1])
+    require_same(again[0], other)
 print("resnet18, fp16, 256 images: equal runs have equal bits")
 
 
@@ -68,6 +71,5 @@ deep = {"data.path": shapes(folder, train=4000, val=50), "data.global_batch": 12
 alone = train("alone", steps=[620, 1240, 1240], skips=5, **deep)
 with busy_gpu():
     beside = train("beside", steps=[620, 1240, 1240], skips=5, **deep)
-require_equal_bits(alone[0], beside[0])
-assert alone[1] == beside[1], (alone[1], beside[1])
+require_same(alone, beside)
 print("resnet44, fp16: a run beside three others on the GPU has the bits of one alone")

@@ -35,7 +35,9 @@ class Checkpoints : public ::testing::Test {
   }
   std::string path(std::int64_t step) const { return folder_ / checkpoint_name(step); }
   void write(std::int64_t step) { write_checkpoint(path(step), header(), state(step), layout_, [] {}); }
-  std::ptrdiff_t files() const { return std::distance(fs::directory_iterator(folder_.path()), fs::directory_iterator()); }
+  static std::ptrdiff_t entries(const std::string& folder) { return std::distance(fs::directory_iterator(folder), fs::directory_iterator()); }
+  static std::ptrdiff_t open_files() { return entries("/proc/self/fd"); }
+  std::ptrdiff_t files() const { return entries(folder_.path()); }
 
   ScratchFolder folder_;
   Graph graph_;
@@ -79,8 +81,7 @@ TEST_F(Checkpoints, AWriteThatFailsAtAnyByteIsSaidOnceTriedAgainAndLosesNothing)
   CheckpointConfig config;
   config.keep_last = 0;
   CheckpointWriter writer(folder_.path(), config, 1, [&](const std::string& line) { said += line + "\n"; }, [] {});
-  const auto open_files = [] { return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {}); };
-  const auto opened = open_files();
+  const std::ptrdiff_t opened = open_files();
   {
     std::int64_t step = 2;
     for (std::size_t part = 0; part < 40; ++part) {
